@@ -72,7 +72,7 @@ def is_loop(function):
 
 def branches(function):
     """Returns whether it calls one of the functions that it is given, depending on values."""
-    return function is tfi.tf.switch_case or function is tfi.tf.case
+    return function is tfi.tf.switch_case or function is tfi.tf.case or function.__name__ == "smart_cond"  # of TensorFlow, and of tf_keras
 
 
 def vectorizes(function):

@@ -29,6 +29,7 @@ CONSTANTS = frozenset([tfi.tf.constant, tfi.tf.convert_to_tensor])
 CONVERTING = CONSTANTS | {
     tfi.tf.cast, tfi.tf.add, tfi.tf.subtract, tfi.tf.multiply, tfi.tf.divide, tfi.tf.maximum, tfi.tf.minimum, tfi.tf.pow, tfi.tf.clip_by_value}
 _GENERATED = "tensorflow.python.ops.gen_"
+READING_PARTS = ("gather", "embedding_lookup", "batch_gather")  # how the names of functions begin that ask a variable for parts of it, and do not convert it
 ASSIGNING = frozenset(["assign", "assign_add", "assign_sub"])  # methods of variables
 
 

@@ -52,6 +52,7 @@ try:
     from tensorflow.python.profiler import trace as _profiler  # `Trace`: a span for the profiler; `enabled`: whether that is at work, which C++ sets in older versions
     from tensorflow.python.util import dispatch, _pywrap_util_port as pywrap_util_port
     from tensorflow.python.util._pywrap_determinism import is_enabled as is_deterministic  # what tf.config.experimental.enable_op_determinism sets
+    from tensorflow.python.ops.variables import VariableMetaclass
     from tensorflow.python.trackable.data_structures import ListWrapper, _TupleWrapper as TupleWrapper  # what a list, or tuple, becomes that is an attribute of a `tf.Module`
 
     EagerTensor = ops.EagerTensor  # the class that placeholders stand in for

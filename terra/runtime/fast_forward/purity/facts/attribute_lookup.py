@@ -2,6 +2,7 @@
 
 import abc
 import functools
+import threading
 from types import ClassMethodDescriptorType, FunctionType, GetSetDescriptorType, SimpleNamespace
 
 from terra.runtime.tensors.object_kinds import defined, is_frameworks_function
@@ -22,6 +23,8 @@ def is_librarys_or_none(function):
 
 def attributes_of(it, kind):
     """Returns the dict that `it` keeps its attributes in; None if it has none."""
+    if kind is threading.local:  # that of this thread
+        return it.__dict__
     how = defined(kind, "__dict__")
     if how is None:
         return None

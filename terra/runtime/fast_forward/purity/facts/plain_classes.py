@@ -1,11 +1,22 @@
 """Which classes of the program's make plain objects: these may be a run's own."""
 
 import abc
+from types import FunctionType
 
 from terra.frameworks import framework_objects
-from terra.runtime.tensors.object_kinds import defined, is_c_class, is_record
+from terra.runtime.tensors.object_kinds import defined, is_c_class, is_frameworks_function, is_record
+from terra.tf import private_names as tfi
 
 _OWN = ("__new__", "__getattribute__", "__setattr__", "__delattr__")
+
+
+def is_class_of_variables(kind):
+    """Whether nothing but an `__init__` of the program's, or a library's, makes an instance of a class that derives from `tf.Variable` (to stand for a variable, as a rule)."""
+    if type(kind) is not tfi.VariableMetaclass or kind.__dictoffset__ == 0 or any(is_c_class(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]):
+        return False
+    made = defined(kind, "__init__")
+    return type(made) is FunctionType and not is_frameworks_function(made) and all(defined(kind, name) is vars(object)[name] for name in _OWN) and defined(kind, "__del__") is None \
+        and getattr(defined(kind, "_variable_call"), "__func__", None) is tfi.tf.Variable.__dict__["_variable_call"].__func__
 
 
 def is_plain_class(kind):

@@ -11,7 +11,7 @@ import numpy as np
 from terra import ours
 from terra.frameworks import methods, numpys, framework_objects
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
-from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_class_of_variables, is_plain_class
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.purity.unknown.stand_ins import SpecialMethod
 from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
@@ -326,7 +326,7 @@ class Builtins(Handler):
             return functools.partial(self.run.objects.make_extension, callee)
         if derives_from_librarys(callee) and not framework_objects.is_stock_kind(callee):
             return functools.partial(self.run.libraries.make_derived, callee)
-        if is_plain_class(callee):
+        if is_plain_class(callee) or is_class_of_variables(callee):
             return functools.partial(self.run.objects.make_object, callee)
         return self.run.opaque.calling(callee, f"makes an object of type {callee.__name__}")
 

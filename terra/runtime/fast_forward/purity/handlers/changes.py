@@ -59,7 +59,7 @@ class Changes(Handler):
         """The attribute `name` of `it` is set."""
         if name == "learning_rate" and not self.run.is_over() and is_librarys(type(it)):
             return _Set(functools.partial(self.set_rate, it))
-        if self.run.reason is None and isinstance(it, threading.local):
+        if self.run.reason is None and isinstance(it, threading.local) and type(it) is not threading.local:
             return _Set(lambda value: self.run.opaque.make(setattr, (it, name, value), {}, "sets an attribute"))
         setter = self._setter(it, name)
         if setter is not None:

@@ -2,6 +2,7 @@
 
 import abc
 import collections
+import threading
 from types import FunctionType, GetSetDescriptorType, ModuleType, SimpleNamespace, UnionType
 
 from terra.runtime.fast_forward.guards import patch_guard
@@ -11,8 +12,8 @@ from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_c_class, is_frameworks_function, is_librarys, is_named_tuple
 
-_PLAIN_SETTERS = [defined(cls, "__setattr__") for cls in (object, SimpleNamespace)]
-_PLAIN_GETTERS = [defined(cls, "__getattribute__") for cls in (object, tuple, dict, list, SimpleNamespace, collections.OrderedDict, collections.defaultdict)]
+_PLAIN_SETTERS = [defined(cls, "__setattr__") for cls in (object, SimpleNamespace, threading.local)]
+_PLAIN_GETTERS = [defined(cls, "__getattribute__") for cls in (object, tuple, dict, list, SimpleNamespace, threading.local, collections.OrderedDict, collections.defaultdict)]
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
 
 
@@ -49,7 +50,7 @@ class Classes(Handler):
     def may_set(self, it, name):
         """Whether an attribute can be set when the run is skipped as well: nothing of the user's runs for it. If not, the run is impure."""
         kind = type(it)
-        if kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_c_class(kind) and kind is not SimpleNamespace):
+        if kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_c_class(kind) and kind is not SimpleNamespace and kind is not threading.local):
             self.run.impure("sets an attribute")
             return False
         attributes = attributes_of(it, kind)

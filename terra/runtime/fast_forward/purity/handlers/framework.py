@@ -13,7 +13,7 @@ from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sites import skipping, user_layers
-from terra.runtime.tensors.object_kinds import LISTS, PLAIN, TENSORS
+from terra.runtime.tensors.object_kinds import LISTS, PLAIN, TENSORS, defined, is_frameworks_function, is_librarys
 from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
@@ -31,6 +31,8 @@ class Framework(Handler):
         """Call a function or object of the framework's, which must be skipped."""
         if not tfi.executing_eagerly():
             return self.run.functionals.in_graph(form, args, kwargs)
+        if type(callee) is FunctionType and not callee.__name__.startswith(tensorflow.READING_PARTS):
+            args = [self._converted_variable(x) if type(x) not in TENSORS else x for x in args]
         jumps, entered, length = len(self.run.jumped), self.run.entered, len(self.run.runner.log)
         if call_cache.running() is not self.run.runner:
             if self.run.functionals.accumulates or self.run.functionals.recomputes:
@@ -105,6 +107,18 @@ class Framework(Handler):
             if len(types) == 1 and all((type(x) is float and self.run.is_number(x)) or type(x) in TENSORS or type(x) in tfi.RESOURCE_VARIABLES for x in args):
                 args = [self.run.tensor(x, *types) for x in args]
         return self.call(function, form, *args, **kwargs)
+
+    def _converted_variable(self, it):
+        """Returns the tensor that an object of the program's (or a library's) own class of variables makes of itself for such a function; anything else as it is."""
+        kind = type(it)
+        if not tfi.is_variable(it) or is_librarys(kind) or self.run.reason is not None:
+            return it
+        function = defined(kind, "__tf_tensor__")
+        if type(function) is not FunctionType or is_frameworks_function(function):
+            return it
+        self.run.classes.note_class(it)
+        self.run.classes.found(kind.__mro__, "__tf_tensor__", None)
+        return self.run.calls.user_function(function, function)(it)
 
     @ours.calling
     def within(self, callee, /, *args, **kwargs):

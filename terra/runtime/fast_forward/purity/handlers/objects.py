@@ -13,7 +13,7 @@ from terra import ours
 from terra.location.identity import itself
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
-from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_class_of_variables, is_plain_class
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.interpreter.profilers import unwatched
@@ -96,7 +96,7 @@ class Objects(Handler):
     def is_own_object(self, it):
         """Whether the run has made it, a data class or not, and its attributes are where they are set."""
         kind = type(it)
-        return id(it) in self.run.born and (is_plain_class(kind) or (is_record(kind) and defined(kind, "__setattr__") is object.__setattr__))
+        return id(it) in self.run.born and (is_plain_class(kind) or is_class_of_variables(kind) or (is_record(kind) and defined(kind, "__setattr__") is object.__setattr__))
 
     def attribute_of_own(self, it, kind, name):
         """Read an attribute of one."""
