@@ -89,7 +89,7 @@ def test_a_model_of_many_sizes_reads_none(framework):
     layers = framework.layers
 
     def make():
-        keras.utils.set_random_seed(0)
+        framework.utils.set_random_seed(0)
         inner = framework.Sequential([framework.Input((4,)), layers.Dense(8, activation="relu"), layers.BatchNormalization(), layers.Dropout(0.2), layers.Dense(3, activation="softmax")])
         weights = inner.trainable_variables
 

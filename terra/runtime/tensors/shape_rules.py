@@ -225,6 +225,7 @@ def _pack(attrs, keys):
 
 
 def _split(attrs, keys):
+    _need(len(keys) == 2)
     shape, n = _shape(keys[1]), attrs["num_split"]
     k = _axis(_integer(keys[0]), len(shape))
     _need(shape[k] % n == 0)

@@ -147,7 +147,7 @@ def of_layer(stranger, name, around=lambda layer: keras.Sequential([keras.layers
 
 
 LAYERS = {
-    "Computes": 16, "Logs": 0, "ReadsGlobal": 8, "ReadsClass": 8, "Draws": 0, "Counts": 16, "CountsElsewhere": 10, "Prints": 10, "Guarded": 0}
+    "Computes": 16, "Logs": 0, "ReadsGlobal": 8, "ReadsClass": 8, "Draws": 16, "Counts": 16, "CountsElsewhere": 10, "Prints": 10, "Guarded": 0}
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -335,6 +335,9 @@ class Calls(Handler):
             return self.run.opaque.calling(callee, f"calls {callee!r}")
         if function.__name__ == "_replace" and function.__code__ is _REPLACE and self.run.classes.is_named_tuple(type(owner)):
             return form
+        step = wrappers.STEPS.get(function)
+        if step is not None:
+            return self.bound(step.__wrapped__, owner, MethodType(step.within(self.run.runner.step), owner), True)
         own = within_scope(function)
         if own is not None:
             return functools.partial(self._scoped, owner, own)
