@@ -10,7 +10,6 @@ import operator
 import os
 import platform
 import sys
-import threading
 import time
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodDescriptorType, MethodType, MethodWrapperType, ModuleType, WrapperDescriptorType
 from typing import Any
@@ -51,13 +50,10 @@ def is_blind(function: Any, args: tuple, kwargs: dict) -> bool:
 
 
 def keeps_guards(function: Any, args: tuple, kwargs: dict) -> bool:
-    """Returns whether a call, which is not to be made twice, changes nothing that guards compare: what it makes is new, what it changes is kept in the library that it is of, or it is about
-    an attribute of a thread-local object, which is asked for at each step."""
+    """Returns whether a call, which is not to be made twice, changes nothing that guards compare: what it makes is new, or what it changes is kept in the library that it is of."""
     values = (*args, *kwargs.values())
     if isinstance(function, type) and framework_objects.is_stock_layer(function):
         return all(type(x) in _VALUES for x in values)
-    if (function is getattr or function is setattr or function is hasattr) and type(args[0]) is threading.local:
-        return True
     if type(function) is operator.attrgetter:
         return framework_objects.is_stock_layer(type(args[0]))
     if isinstance(function, type) and issubclass(function, BaseException):

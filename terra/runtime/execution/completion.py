@@ -77,6 +77,9 @@ class Completion:
         self.fed = self.fed_by_key = self.received = self._sizes = None
         return True
 
+    def kept_sizes(self):
+        return self.program.sizes
+
     def survivors(self):
         """The placeholders that Python keeps; None if the step had to fall back because the graph does not give one of them."""
         read = [t for t in self.issued if t._value is not None] if self.step.verifies else ()  # they will be compared: held until then

@@ -84,8 +84,9 @@ class DynamicArguments:
         if step.partial_shapes:
             self._left.setdefault(structure, set()).update(step.partial_shapes)
             unknown = [(k, axis) for k, shape in step.partial_shapes.items() for axis, size in enumerate(shape) if size is None]
-            step.same_sizes = {place: equal[place] for place in unknown}
-            varies = varies or len(set(step.same_sizes.values())) != len({before[place] for place in unknown})  # what was recorded rests on more equal ones
+            firsts = {}
+            step.same_sizes = {place: firsts.setdefault(equal[place], place) for place in unknown}
+            varies = varies or len(firsts) != len({before[place] for place in unknown})  # what was recorded rests on more equal ones
         return turns or varies
 
     def describe(self):

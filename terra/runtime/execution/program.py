@@ -5,6 +5,7 @@ While a newer TraceGraph is merged and its graph is generated, steps go on with 
 
 from terra.graph.nonfailing_ops import is_harmless, may_not_fit
 from terra.graph.trace import ARG, CHECK, CONST, RESOURCE, VALUE
+from terra.runtime.tensors.size_origins import KeptSizes
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.catching import SAFE
 from terra.runtime.tracing.flat_inputs import value_positions
@@ -115,6 +116,7 @@ class Program:
         self.not_observed = {}  # id -> code object, of functions of libraries' that it is of no use to observe
         self.to_be_observed = {}  # the same of those that had better be observed than called again
         self.made_layers = {}  # (class, what it was made of, types and shapes of what it was given) -> layer, in the place of those that each step makes
+        self.sizes = KeptSizes()  # what is known of sizes that steps do not know
         self.counters = set()  # (id of an object, name) of attributes that the program counts with
         self.step_cache = None  # what is done instead of steps that are skipped as a whole, once there was one
         self.only_within = set()  # such places of calls that can be left out together with a run that is observed, but not by themselves

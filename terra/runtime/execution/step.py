@@ -60,7 +60,7 @@ class Step:
         self.parts = {self.args[id(x)][0] for x in composites.parts_of_any_number(found) if id(x) in self.args} if found else ()  # indices of those that a sparse or ragged tensor has any number of
         self.arg_list = [t for _, t in self.args.values()]
         self.partial_shapes = {}  # index of an argument some of whose sizes are to be unknown -> a PartialShape
-        self.same_sizes = {}  # (index of an argument, axis) of these sizes -> what those have in common that have been equal so far
+        self.same_sizes = {}  # (index of an argument, axis) of these sizes -> the first one that has been equal to it in all steps so far
         self._args_signature = self._shapes = None
         self.records = function.options.wait_for_graph or function.options.verify or function.policy.account.may_record()  # calls that are to be skipped
         self.lazy_tapes = function.options.fast_forward

@@ -59,12 +59,20 @@ class _Known(NamedTuple):
     numbers: Optional[tuple] = None  # arrays, of a scalar or a vector of integers
 
 
+class KeptSizes:
+    """Sizes that one step of a program has computed, for the next ones: most of it is the same there."""
+
+    def __init__(self) -> None:
+        self.known = {}  # value key -> (the keys that it was computed of, _Known)
+        self.fictitious = {}  # what a size comes from -> (the one, the other) that it has
+
+
 class Sizes:
     """The sizes of the values of one step. The `mode` that its methods are given is the step's Tracer, or its PythonRunner, which know what it has issued."""
 
-    def __init__(self):
+    def __init__(self, kept: KeptSizes):
         self._found = {}  # value key -> _Known
-        self._fictitious = {}  # what a size comes from -> (the one, the other) that it has
+        self._kept, self._fictitious = kept.known, kept.fictitious
         self._entries, self._shapes, self._seen = {}, {}, [0, 0, 0]  # of what is in the log: value key -> entry, shape; how much of it was seen
 
     def shapes(self, mode: Any, key: Any) -> tuple:
@@ -91,11 +99,17 @@ class Sizes:
             needed = [x.key for x in made.inputs if x.key is not None and x.key not in found]
             if needed:
                 left += needed
-            elif is_number:
-                found[last] = _Known((shape, shape), self._numbers(last, made))
-            else:
-                found[last] = _Known(self._sizes(mode, last, made))
+                continue
+            of = shape, *[(x.key, x.known, *self._of(found.get(x.key))) for x in made.inputs]
+            kept = self._kept.get(last)
+            if kept is None or kept[0] != of:
+                kept = self._kept[last] = of, _Known((shape, shape), self._numbers(last, made)) if is_number else _Known(self._sizes(mode, last, made))
+            found[last] = kept[1]
         return found[key]
+
+    @staticmethod
+    def _of(known):
+        return (None, None) if known is None else (known.shapes, id(known.numbers))
 
     # -- what the step has issued ----------------------------------------------------------------------------------------------
 
@@ -282,5 +296,9 @@ class KnowsSizes:
     def fictitious_shapes(self, key: Any) -> tuple:
         """(shape, shape) that a value of the step would have for two choices of all sizes that are not known; (None, None) if it cannot be told."""
         if self._sizes is None:
-            self._sizes = Sizes()
+            self._sizes = Sizes(self.kept_sizes())
         return self._sizes.shapes(self, key)
+
+    def kept_sizes(self) -> KeptSizes:
+        """Returns what steps keep of sizes from one to the next."""
+        return KeptSizes()

@@ -294,7 +294,7 @@ def _matched(tensor, known, reader):
 
 @_rule("tensorflow/python/ops/nn_ops.py", "sparse_softmax_cross_entropy_with_logits", "98ea8de0483c")
 def _asserted(tensor, known, reader):
-    """The same, and has the graph compare the shapes where they are not known."""
+    """It looks at that, too, and has the graph compare the shapes where they are not known."""
     held = reader.f_locals
     is_sure = begin_alike(held["labels"], held["logits"], len(held["labels"].shape))
     return None if is_sure else _matches(held["labels"], held["logits"], known, reader)

@@ -443,11 +443,11 @@ class Told(Exception):
 
 
 KEEPING = [
-    (getattr, inspect.signature(lambda: 0), "parameters"), (json.dumps, {"a": 1}), (random.Random(1).random,), (getattr, LOCAL, "x"), (setattr, LOCAL, "x", 1), (keras.layers.Add,),
+    (getattr, inspect.signature(lambda: 0), "parameters"), (json.dumps, {"a": 1}), (random.Random(1).random,), (keras.layers.Add,),
     (decimal.Decimal, "1.5"), (len, [1]), (list, {}.values()), ({"a": 1}.get, "a"), (operator.getitem, [1], 0), (copy.deepcopy, {"a": []}),
     (hash, "a"), (round, 1.5), (sum, [1, 2.0]), (os.path.join, "a", "b"), (pathlib.PurePath, "a"), (types.SimpleNamespace,), (Plain, "no"), (KeyError, "a")]
 CHANGING = [
-    (list, iter([1])), ({}.update, {"a": 1}), (random.Random(1).shuffle, [1, 2]), (list.append, [], 1), ([].append, 1), (setattr, Held, "x", 1), (getattr, Held, "x"), (print, "a"),
+    (list, iter([1])), ({}.update, {"a": 1}), (random.Random(1).shuffle, [1, 2]), (list.append, [], 1), ([].append, 1), (setattr, Held, "x", 1), (getattr, Held, "x"), (setattr, LOCAL, "x", 1), (print, "a"),
     (threading.Lock().acquire,), (keras.layers.Activation, Held), (map, len, "ab"), (hash, Held), (sum, [Held]), (max, iter([1])), (threading.Lock().__enter__,), (Told, "no"), (Plain, Held)]
 
 

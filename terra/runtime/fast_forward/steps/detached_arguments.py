@@ -37,8 +37,7 @@ class GivenArguments:
         if not (_are(self._tensors, step.arg_list) and _are(self._arrays, [*step.arrays.values()])):
             raise Refused
         self.n_tensors, self.n_arrays = len(self._tensors), len(self._arrays)
-        firsts = {}
-        self.equal = [(first, place) for place, same in step.same_sizes.items() if (first := firsts.setdefault(same, place)) != place]
+        self.equal = [(first, place) for place, first in step.same_sizes.items() if first != place]
 
     def _pattern_of(self, x, step):
         kind = type(x)
