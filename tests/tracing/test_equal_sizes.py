@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import terra
 from terra.runtime.tensors.open_shapes import LazyShape, are_equal
 from tests import harness
+from tests.frontends.test_keras_fit import EXACT
 from tests.tracing.test_reduce_retracing import compare, sizes
 from tests.variants import examples
 
@@ -151,3 +152,50 @@ def test_dimensions_are_read_when_they_are_looked_at():
         coexecuted(tf.constant(x))
     assert seen == [(4, True, int((x[:, 0] > 0).sum()) if k % 5 == 4 else None) for k, x in enumerate(data)]
     assert coexecuted.stats().coexecuted_steps >= 10
+
+
+def test_sizes_beside_operations_that_are_run_for_their_shapes():
+    """Nothing is run for a fictitious size, which no memory has room for; and numbers that no tensor holds are not followed."""
+    scale, offset = tf.ones(3), tf.zeros(3)
+    seen = []
+
+    def step(x):
+        n = tf.shape(x)[0]
+        image = tf.reshape(x, (1, n, 2, 3))
+        y = tf.compat.v1.nn.fused_batch_norm(image, scale, offset)[0]
+        product = n * n * n
+        seen.append((are_equal(y.shape._dims, image.shape._dims), are_equal(tf.tanh(y).shape._dims, y.shape._dims)))
+        return tf.reduce_sum(y), product
+
+    def run(step):
+        return [tuple(map(float, step(tf.constant(np.random.RandomState(n).randn(n, 6), tf.float32)))) for n in (4, 7, 9, 5, 8, 6, 11, 3, 12)]
+
+    coexecuted = terra.coexecute(step, reduce_retracing=True, wait_for_graph=True, fast_forward=False)
+    assert run(coexecuted) == run(step)
+    assert all(second for first, second in seen) and coexecuted.stats().coexecuted_steps >= 5
+
+
+@pytest.mark.parametrize("kinds", [("int32", "int32"), ("int64", "int32"), ("int32", "int64"), ("int32", "numpy"), ("int32", "negative")])
+def test_shapes_to_be_filled(kinds):
+    """`tf.zeros` and `tf.ones` convert shapes with tensors in them, of 32 bits; integers of other kinds are read, as ever."""
+    def size(x, axis, kind):
+        return np.int64(3) if kind == "numpy" else tf.constant(-1) * tf.shape(x)[0] if kind == "negative" else tf.cast(tf.shape(x)[axis], kind)
+
+    def step(x):
+        y = tf.boolean_mask(x, x[:, 0] > 0)
+        sizes = [size(y, axis, kind) for axis, kind in enumerate(kinds)]
+        return tf.zeros(sizes) + tf.ones(tuple(sizes)), tf.zeros((sizes[0], 2), tf.int64)
+
+    def attempted(step, x):
+        try:
+            return step(x)
+        except (tf.errors.InvalidArgumentError, ValueError) as error:
+            return type(error).__name__
+
+    given = [(tf.constant(np.random.RandomState(k).randn(9, 3), tf.float32),) for k in range(20)]
+    coexecuted, seen = terra.coexecute(step, wait_for_graph=True), []
+    for x, in given:
+        assert not [*harness.differences(harness.snapshot(attempted(step, x)), harness.snapshot(attempted(coexecuted, x)), EXACT)]
+        seen.append(coexecuted.stats().fetches)
+    assert coexecuted.stats().coexecuted_steps >= 8 or "negative" in kinds
+    assert kinds != ("int32", "int32") or seen[-1] == 0

@@ -16,7 +16,7 @@ from terra.tf.private import runtime_functions, symbolic, tables
 
 _LARGEST_SCRATCH = 2000  # operations after which the scratch graph is thrown away
 # Operations that give something for their own gradient's use, whose shape is the kernel's affair: the shape function leaves it open, but TensorFlow's code for the gradient asks for it.
-_SHAPED_BY_KERNELS = frozenset(["FusedBatchNormV3", "CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"])
+SHAPED_BY_KERNELS = frozenset(["FusedBatchNormV3", "CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"])
 
 
 class _Scratch:
@@ -62,7 +62,7 @@ def output_shapes(info, enums, keys, handles, n_out):
         return shapes
     if info.schema is None or info.schema.is_function or info.category not in (opschema.GRAPH, opschema.VARIABLE, opschema.RANDOM):
         return None
-    if info.op_type in _SHAPED_BY_KERNELS and all(type(key) is tuple for key in keys):
+    if info.op_type in SHAPED_BY_KERNELS and all(type(key) is tuple for key in keys):
         return _run(info, enums, keys, n_out)
     graph = _scratch.fresh()
     try:

@@ -176,6 +176,8 @@ class Sizes:
         keys = [[self._shape_key(x, time, _INT64) for x in made.inputs] for time in _TIMES]
         shapes = [shape_rules.output_shapes(info.op_type, info.attrs, of_time) for of_time in keys]
         is_exact = info.op_type in _EXACT and None not in shapes
+        if None in shapes and info.op_type in shape_inference.SHAPED_BY_KERNELS:  # these would be run
+            return None, False
         if None in shapes:
             keys = [[self._shape_key(x, time, x.enum) for x in made.inputs] for time in _TIMES]
             enums, handles = [x.enum for x in made.inputs], [x.handle for x in made.inputs]
@@ -191,10 +193,10 @@ class Sizes:
         known = self._found[x.key]
         if known.numbers is None:
             return known.shapes[time]
-        try:
-            return enum, known.shapes[time], known.numbers[time].astype(_INTEGERS[enum]).tobytes()
-        except OverflowError:
-            return known.shapes[time]
+        kind, numbers = _INTEGERS[enum], known.numbers[time]
+        limits = np.iinfo(kind)
+        fits = all(limits.min <= number <= limits.max for number in numbers.ravel())
+        return (enum, known.shapes[time], numbers.astype(kind).tobytes()) if fits else known.shapes[time]
 
     def _numbers(self, key, made):
         """(array, array) of a scalar or vector of integers; None if that is not to be followed."""

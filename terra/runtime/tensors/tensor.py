@@ -30,11 +30,14 @@ _DEEPEST = 6  # frames between one of these and the question for an integer
 
 
 def _is_filled(frame):
-    """Whether an integer is asked for by `tf.zeros` or `tf.ones`, for the shape that is to be filled; where that raises a TypeError, they go on with tensors."""
+    """Whether an integer is asked for by `tf.zeros` or `tf.ones`, for the shape that is to be filled; where that raises a TypeError, they make a tensor of the shape, of 32 bits for each size."""
     for _ in range(_DEEPEST):
         frame = frame.f_back
-        if frame is None or frame.f_code in _FILLING:
-            return frame is not None
+        if frame is None:
+            return False
+        if frame.f_code in _FILLING:
+            shape = frame.f_locals.get("shape")
+            return type(shape) in (list, tuple) and all(type(x) is int or (type(x) in (TerraTensor, EagerTensor) and x.dtype == tfi.dtypes.int32) for x in shape)
     return False
 
 
@@ -82,7 +85,7 @@ class TerraTensor(tfi.EagerTensorBase):
         return self._eager()._numpy_internal()
 
     def __index__(self):
-        if self._value is None and self._owner is not None and _is_filled(sys._getframe(0)):
+        if self._value is None and hasattr(self._owner, "fictitious_shapes") and _is_filled(sys._getframe(0)):
             raise TypeError("the size depends on data, and is not read")
         return super().__index__()
 
