@@ -31,13 +31,9 @@ from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.signatures import standing_in
 from terra.tf import private_names as tfi
-from terra.transform import STEPS, calls_helper, helpers_of, instrument, is_block, is_outlined, is_step, outline, policy, rewrites
+from terra.transform import STEPS, calls_helper, helpers_of, instrument, is_block, is_outlined, is_step, outline, own_nodes, policy, rewrites
 
 _HARMLESS = frozenset(["staticmethod", "classmethod", "property", "abstractmethod", "override"])
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
 
 _calls = [0]  # of functions that are steps
 _preparations = {}  # name of a library's module -> what to do with it when it has been imported
@@ -110,11 +106,11 @@ def _imported(name):
 
 def rewrite(tree):
     """Add the decorators to a module's syntax tree, in place. Positions stay the user's."""
-    everything, helpers = any(is_block(node) for node, _ in _own(tree)), helpers_of(tree)
+    everything, helpers = any(is_block(node) for node, _ in own_nodes(tree)), helpers_of(tree)
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef) or not all(map(_harmless, node.decorator_list)):
             continue
-        own = list(_own(node))
+        own = list(own_nodes(node))
         blocks = [in_loop for n, in_loop in own if is_block(n)]
         suspends = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n, _ in own)
         if is_outlined(node.name):
@@ -139,18 +135,6 @@ def rewrite(tree):
 def _harmless(decorator):
     name = getattr(decorator, "attr", None) or getattr(decorator, "id", None)
     return name in _HARMLESS
-
-
-def _own(scope):
-    """(node, is it in a loop) for the nodes of a scope, without those of functions and classes inside it."""
-    todo = [(child, False) for child in scope.body]
-    while todo:
-        node, in_loop = todo.pop()
-        yield node, in_loop
-        if isinstance(node, _FUNCTIONS + (ast.ClassDef,)):
-            continue
-        inside = in_loop or isinstance(node, _LOOPS + _COMPREHENSIONS)
-        todo.extend((child, inside) for child in ast.iter_child_nodes(node))
 
 
 def compiled(source, filename, is_main=True):

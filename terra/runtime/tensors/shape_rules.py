@@ -48,10 +48,16 @@ def _shape(key):
     return key[1] if is_value(key) else key
 
 
+def _flat_integers(key):
+    """The value of a tensor of integers, as a list of all of them."""
+    _need(is_value(key) and key[0] in _INTEGERS)
+    return np.frombuffer(key[2], _INTEGERS[key[0]]).tolist()
+
+
 def _integers(key):
     """The value of a vector or scalar of integers, as a list."""
-    _need(is_value(key) and key[0] in _INTEGERS and len(key[1]) < 2)
-    return np.frombuffer(key[2], _INTEGERS[key[0]]).tolist()
+    _need(is_value(key) and len(key[1]) < 2)
+    return _flat_integers(key)
 
 
 def _integer(key):
@@ -248,9 +254,8 @@ def _unpack(attrs, keys):
 
 def _pad(attrs, keys):
     shape = _shape(keys[0])
-    _need(is_value(keys[1]) and keys[1][0] in _INTEGERS and keys[1][1] == (len(shape), 2))
-    paddings = np.frombuffer(keys[1][2], _INTEGERS[keys[1][0]]).tolist()
-    _need(all(padding >= 0 for padding in paddings))
+    paddings = _flat_integers(keys[1])
+    _need(keys[1][1] == (len(shape), 2) and all(padding >= 0 for padding in paddings))
     return (tuple([d + before + after for d, before, after in zip(shape, paddings[::2], paddings[1::2])]),)
 
 

@@ -153,16 +153,19 @@ class Sizes:
             sizes = [(d, d) if d is not None else self._fictitious_size(ARG, mode.step.same_sizes.get(place, place)) for d, place in zip(made.shape, places)]
             return tuple(zip(*sizes))
         computed, is_exact = self._computed(made)
-        given = {*self._fictitious.values(), *(pair for x in made.inputs if x.key is not None for pair in self._pairs(self._found[x.key]))}
         sizes = []
         for axis, d in enumerate(made.shape):
             pair = None if computed is None else tuple([shape[axis] for shape in computed])
             if d is not None:
                 pair = d, d
-            elif pair is None or None in pair or not (is_exact or (pair in given and pair[0] != pair[1])):
+            elif pair is None or None in pair or not (is_exact or self._is_handed_on(pair, made)):
                 pair = self._fictitious_size(key, axis)
             sizes.append(pair)
         return tuple(zip(*sizes))
+
+    def _is_handed_on(self, pair, made):
+        """Whether a size of a result is one that is not known elsewhere, or of an input."""
+        return pair[0] != pair[1] and (pair in self._fictitious.values() or any(pair in self._pairs(self._found[x.key]) for x in made.inputs if x.key is not None))
 
     @staticmethod
     def _pairs(known):

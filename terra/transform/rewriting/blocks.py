@@ -3,7 +3,7 @@ caller to update with."""
 
 import ast
 
-__all__ = ["UPDATES", "begins", "calls_helper", "helpers_of", "is_block", "is_step", "is_tape"]
+__all__ = ["UPDATES", "begins", "calls_helper", "helpers_of", "is_block", "is_step", "is_tape", "name_called", "own_nodes"]
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -11,6 +11,11 @@ UPDATES = frozenset(["apply_gradients", "apply", "assign", "assign_add", "assign
 _OF_OPTIMIZERS = frozenset(["apply_gradients", "apply", "minimize"])
 _OF_TAPES = frozenset(["gradient", "jacobian", "batch_jacobian"])  # methods of theirs, which are no helpers
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def name_called(node):
+    """Returns the name of the function or method that an expression calls; None if that has none, or it is no call."""
+    return (getattr(node.func, "attr", None) or getattr(node.func, "id", None)) if isinstance(node, ast.Call) else None
 
 
 def is_tape(node):
@@ -23,9 +28,9 @@ def is_block(node):
     return isinstance(node, ast.With) and any(is_tape(item.context_expr) for item in node.items)
 
 
-def _own(function):
-    """(node, whether it is in a loop) for the nodes of a function, without those of functions and classes inside it."""
-    todo = [(child, False) for child in function.body]
+def own_nodes(scope):
+    """(node, whether it is in a loop) for the nodes of a module or a function, without those of functions and classes inside it."""
+    todo = [(child, False) for child in scope.body]
     while todo:
         node, in_loop = todo.pop()
         yield node, in_loop
@@ -34,18 +39,14 @@ def _own(function):
             todo.extend((child, inside) for child in ast.iter_child_nodes(node))
 
 
-def _name_of_call(node):
-    return (getattr(node.func, "attr", None) or getattr(node.func, "id", None)) if isinstance(node, ast.Call) else None
-
-
 def helpers_of(tree):
     """Returns the names of a module's functions and methods that have a tape's block, in no loop, and return something, but have no optimizer update."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and not node.decorator_list and node.name not in _OF_TAPES and node.name.isidentifier():
-            own = list(_own(node))
+            own = list(own_nodes(node))
             blocks = [in_loop for part, in_loop in own if is_block(part)]
-            names = {_name_of_call(part) for part, _ in own}
+            names = {name_called(part) for part, _ in own}
             gives = any(isinstance(part, ast.Return) and part.value is not None for part, _ in own)
             if blocks and not any(blocks) and gives and "gradient" in names and _OF_OPTIMIZERS.isdisjoint(names):
                 found.add(node.name)
@@ -54,7 +55,7 @@ def helpers_of(tree):
 
 def calls_helper(node, helpers):
     """Returns whether an expression is the call of one of these functions."""
-    return bool(helpers) and _name_of_call(node) in helpers
+    return bool(helpers) and name_called(node) in helpers
 
 
 def begins(statement, helpers):
@@ -64,9 +65,9 @@ def begins(statement, helpers):
 
 def is_step(function, helpers):
     """Returns whether a function as a whole is a step: it has a tape's block in no loop, or calls a helper and then updates, once each."""
-    own = list(_own(function))
+    own = list(own_nodes(function))
     if any(is_block(part) and not in_loop for part, in_loop in own):
         return True
     calls = [in_loop for part, in_loop in own if calls_helper(part, helpers)]
     return bool(calls) and not any(calls) and not any(is_block(part) for part, _ in own) and any(
-        _name_of_call(part) in _OF_OPTIMIZERS and not in_loop for part, in_loop in own)
+        name_called(part) in _OF_OPTIMIZERS and not in_loop for part, in_loop in own)

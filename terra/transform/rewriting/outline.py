@@ -20,7 +20,7 @@ at one of these names, or binds it, and control does not leave the statements bu
 import ast
 import sys
 
-from terra.transform.rewriting.blocks import FUNCTIONS, LOOPS, UPDATES, begins, helpers_of, is_block, is_step, is_tape
+from terra.transform.rewriting.blocks import FUNCTIONS, LOOPS, UPDATES, begins, helpers_of, is_block, is_step, is_tape, name_called
 from terra.transform.rewriting.names import always_leaves, bound_after, names_of, parameters
 
 __all__ = ["is_outlined", "outline"]
@@ -183,7 +183,7 @@ class _Outliner:
             if _leaves(statement) or any(isinstance(node, _NOT_INSIDE) for node in ast.walk(statement)):
                 break
             names = names_of([statement])
-            calls = [getattr(node.func, "attr", None) or getattr(node.func, "id", None) for node in ast.walk(statement) if isinstance(node, ast.Call)]
+            calls = [name_called(node) for node in ast.walk(statement) if isinstance(node, ast.Call)]
             if k == 0 or not tapes.isdisjoint(names.loads | names.deletes) or not UPDATES.isdisjoint(calls) or (
                     isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and not any(map(_is_other, calls)) and not bound.isdisjoint(names.loads)):
                 n = k + 1
@@ -347,9 +347,7 @@ def _bound_to_empty(target, value):
 def _is_empty(value):
     if isinstance(value, (ast.List, ast.Dict)):
         return not (value.elts if isinstance(value, ast.List) else value.keys)
-    if not isinstance(value, ast.Call):
-        return False
-    name = getattr(value.func, "attr", None) or getattr(value.func, "id", None)
+    name = name_called(value)
     return name == "defaultdict" or (name in _CONTAINERS and not value.args)
 
 

@@ -61,7 +61,8 @@ class GuardBuilder:
             if self.users is not None and not is_librarys(type(variable)):  # it stands for a variable
                 self.users.append(type(variable))
                 self._container(held)
-            self.containers.add(held)
+            else:
+                self.containers.add(held)
             if not self.reading:  # an optimizer calls them
                 self.todo += [held[name] for name in keras.OF_VARIABLES if held.get(name) is not None]
 

@@ -12,17 +12,21 @@ _OWN = ("__new__", "__getattribute__", "__setattr__", "__delattr__")
 
 def is_class_of_variables(kind):
     """Whether nothing but an `__init__` of the program's, or a library's, makes an instance of a class that derives from `tf.Variable` (to stand for a variable, as a rule)."""
-    if type(kind) is not tfi.VariableMetaclass or kind.__dictoffset__ == 0 or any(is_c_class(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]):
+    if type(kind) is not tfi.VariableMetaclass or not _has_plain_attributes(kind):
         return False
     made = defined(kind, "__init__")
-    return type(made) is FunctionType and not is_frameworks_function(made) and all(defined(kind, name) is vars(object)[name] for name in _OWN) and defined(kind, "__del__") is None \
-        and getattr(defined(kind, "_variable_call"), "__func__", None) is tfi.tf.Variable.__dict__["_variable_call"].__func__
+    return type(made) is FunctionType and not is_frameworks_function(made) and getattr(defined(kind, "_variable_call"), "__func__", None) is tfi.tf.Variable.__dict__["_variable_call"].__func__
 
 
 def is_plain_class(kind):
     """Whether nothing but `__init__` makes an instance of a class, whose attributes are where those of others are, and nothing is done when it goes."""
-    if type(kind) not in (type, abc.ABCMeta) or kind.__dictoffset__ == 0 or is_record(kind):
+    if type(kind) not in (type, abc.ABCMeta) or is_record(kind) or framework_objects.is_tensorflows(kind):
         return False
-    if any(is_c_class(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]) or framework_objects.is_tensorflows(kind):
+    return _has_plain_attributes(kind) and defined(kind, "__getattr__") is None
+
+
+def _has_plain_attributes(kind):
+    """Whether instances of a class are made, and keep their attributes, as those of other classes do, and nothing is done when they go."""
+    if kind.__dictoffset__ == 0 or any(is_c_class(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]):
         return False
-    return all(defined(kind, name) is vars(object)[name] for name in _OWN) and all(defined(kind, name) is None for name in ("__getattr__", "__del__"))
+    return all(defined(kind, name) is vars(object)[name] for name in _OWN) and defined(kind, "__del__") is None
