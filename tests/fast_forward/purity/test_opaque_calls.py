@@ -5,6 +5,7 @@ import copy
 import decimal
 import inspect
 import io
+import itertools
 import json
 import logging
 import marshal
@@ -28,6 +29,7 @@ from hypothesis import strategies as st
 
 import terra
 from terra.frameworks import effect_free_calls
+from terra.runtime.fast_forward.purity.unknown import clock
 from tests.variants import examples
 
 LOCAL = threading.local()
@@ -456,3 +458,34 @@ def test_calls_behind_which_guards_need_not_be_asked():
     for calls, keeps in ((KEEPING, True), (CHANGING, False)):
         for function, *args in calls:
             assert effect_free_calls.keeps_guards(function, tuple(args), {}) is keeps, (function, args)
+
+
+def waiting(seconds):
+    """A training step that waits in a call, as it is run 30 times."""
+    w = tf.Variable([1.0, 2.0])
+
+    @terra.coexecute
+    def step(x):
+        time.sleep(seconds)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((w * x) ** 2)
+        w.assign_sub(0.01 * tape.gradient(loss, w))
+        return loss
+
+    for _ in range(30):
+        step(tf.constant([1.0, 2.0])).numpy()
+    assert step.stats().coexecuted_steps > 15
+    return step
+
+
+def test_a_call_that_waits_takes_long_also_where_others_had_the_processor(monkeypatch):
+    count = itertools.count(0, 5)
+    monkeypatch.setattr(clock, "_interruptions", lambda: next(count))
+    step = waiting(0.02)
+    assert step.stats().whole_steps == 0 and "sleep, which takes long" in step.program.whole.reason
+
+
+def test_steps_that_are_skipped_take_as_long_as_the_calls_that_they_make(monkeypatch):
+    monkeypatch.setattr(clock, "_LONG", 1.0)
+    step = waiting(0.005)
+    assert step.stats().whole_steps > 10 and step.policy.times()[0] >= 0.005

@@ -275,11 +275,10 @@ class DetachedStep:
             return False
         return True
 
-    def step(self, function, program, options, tensors, arrays, given, called, numbers, opaque, take_back, had):
-        """Make the step, for which `makes` has made its calls; returns its result."""
+    def step(self, function, program, options, start, tensors, arrays, given, called, numbers, opaque, take_back, had):
+        """Make the step, which began at `start` and for which `makes` has made its calls; returns its result."""
         stats, counts, ran = function._stats, function.counts, self._ran
         self._steps += 1
-        start = time.perf_counter()
         held, collects = interrupts.hold(), gc.isenabled()
         gc.disable()  # a finalizer must not find a graph that was started, but is not in flight yet
         try:

@@ -61,6 +61,7 @@ class StepCache:
         if not self.may_run_here() or _watchers or not _tape_set_is_empty() or self._callbacks or guard_set.is_traced() \
                 or tfi.is_deterministic() is not function._deterministic or function._edits != edits.look() or patch_guard.modules.look() != self._modules_version:
             return MISSED
+        start = time.perf_counter()
         names, given = tuple(kwargs), (*args, *kwargs.values()) if kwargs else args
         if self._history is not None:
             self._predict()
@@ -79,7 +80,7 @@ class StepCache:
                 continue
             if k:
                 self.detached.insert(0, self.detached.pop(k))
-            result = detached.step(function, program, options, tensors, arrays, held, *made)
+            result = detached.step(function, program, options, start, tensors, arrays, held, *made)
             if not detached.branches:
                 return result
             if result is not MISSED:

@@ -8,7 +8,7 @@ try:
 except ImportError:  # Windows
     resource = None
 
-_SLICE = 0.01  # seconds for which another thread or process has the processor, when it takes it, at most as a rule
+_SLICE = 0.01  # seconds for which others have the processor at most, as a rule, when they take it from a call that is not long (once or more often: a wait is not counted)
 _LONG, _LONG_PROFILED = 1e-3, 5e-3  # seconds; with a profile function, which looks on while calls of the framework's are recorded, Python takes several times as long
 
 
@@ -20,7 +20,7 @@ class Clock:
 
     def says_long(self) -> bool:
         took, limit = time.perf_counter() - self._begin, _LONG if sys.getprofile() is None else _LONG_PROFILED
-        return took > limit and (time.thread_time() - self._own > limit or took > limit + _SLICE * (_interruptions() - self._interruptions))
+        return took > limit and (time.thread_time() - self._own > limit or took > limit + _SLICE * (_interruptions() > self._interruptions))
 
 
 def _interruptions() -> int:
