@@ -19,18 +19,20 @@ _WITHOUT_OPERATIONS = frozenset(
     # TensorFlow's own names of some of these
     "convert_to_tensor_v2_with_dispatch is_tf_type linspace_nd constant_value int_shape control_dependencies is_sparse".split())
 _OF_TYPES = frozenset(["is_numeric_tensor", "is_sparse", "is_tensor", "is_tf_type"])  # which look at what they are given, but not at its values
+_STRATEGIES = "tensorflow.python.distribute.distribute_lib"
 # Functions without arguments that give a setting, by module.
 _SETTINGS = {
     "keras.src.backend.config": frozenset(["backend", "epsilon", "floatx", "image_data_format"]),
     "keras.src.dtype_policies.dtype_policy": frozenset(["dtype_policy"]),
     "tf_keras.src.backend_config": frozenset(["epsilon", "floatx", "image_data_format"]),
-    "tensorflow.python.distribute.distribute_lib": frozenset(["get_strategy", "has_strategy", "get_replica_context", "in_cross_replica_context"]),
+    _STRATEGIES: frozenset(["get_strategy", "has_strategy", "get_replica_context", "in_cross_replica_context"]),
     "tensorflow.python.util.traceback_utils": frozenset(["is_traceback_filtering_enabled"]),
     "tensorflow.python.framework.ops": frozenset(["executing_eagerly_outside_functions", "get_default_graph", "inside_function"]),
 }
 _of_modules = tfi.tf.Module.with_name_scope.__func__.__globals__  # of what it makes of a method, too
 _LOOPS = frozenset(["foldl", "foldr", "fori_loop", "map", "map_fn", "scan", "while_loop"])
 OF_ARRAYS = frozenset(["close", "concat", "gather", "read", "scatter", "size", "split", "stack", "unstack", "write"])  # methods of a TensorArray
+_OF_STRATEGIES = frozenset(["reduce_to", "update"])
 _OF_STRUCTURES = frozenset(["assert_same_structure", "flatten", "is_nested", "map_structure", "map_structure_up_to", "pack_sequence_as"])
 
 
@@ -49,6 +51,11 @@ def looks_at_values(function):
 def is_setting(function):
     """Returns whether it is a function without arguments that says how something is set."""
     return function.__name__ in _SETTINGS.get(function.__module__, ()) and vars(sys.modules[function.__module__]).get(function.__name__) is function
+
+
+def is_of_strategies(function):
+    """Returns whether such a function says which distribution strategy there is."""
+    return function.__module__ == _STRATEGIES
 
 
 def is_scoped(function):
@@ -73,6 +80,14 @@ def is_loop(function):
 def branches(function):
     """Returns whether it calls one of the functions that it is given, depending on values."""
     return function is tfi.tf.switch_case or function is tfi.tf.case or function.__name__ == "smart_cond"  # of TensorFlow, and of tf_keras
+
+
+def is_of_default_strategy(method):
+    """Returns whether it is a method of the strategy without any distribution, or of its replica, that calls the function that it is given, or gives what it is given."""
+    owner, name = method.__self__, method.__func__.__name__
+    if name == "merge_call":
+        return isinstance(owner, tfi.tf.distribute.ReplicaContext)
+    return name in _OF_STRATEGIES and owner is tfi.tf.distribute.get_strategy().extended
 
 
 def vectorizes(function):

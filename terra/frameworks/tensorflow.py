@@ -30,6 +30,7 @@ CONVERTING = CONSTANTS | {
     tfi.tf.cast, tfi.tf.add, tfi.tf.subtract, tfi.tf.multiply, tfi.tf.divide, tfi.tf.maximum, tfi.tf.minimum, tfi.tf.pow, tfi.tf.clip_by_value}
 _GENERATED = "tensorflow.python.ops.gen_"
 READING_PARTS = ("gather", "embedding_lookup", "batch_gather")  # how the names of functions begin that ask a variable for parts of it, and do not convert it
+WAS_READ = "_variable_read"  # an attribute of variables: whether one was ever read; nothing but a warning of XLA's asks for it
 ASSIGNING = frozenset(["assign", "assign_add", "assign_sub"])  # methods of variables
 
 

@@ -60,6 +60,7 @@ try:
     ResourceVariable = resource_variable_ops.ResourceVariable  # what tf.Variable(...) gives
     RESOURCE_VARIABLES = frozenset([ResourceVariable, UnliftedInitializerVariable])
     BaseResourceVariable = resource_variable_ops.BaseResourceVariable
+    UnreadVariable = resource_variable_ops._UnreadVariable  # what `variable.assign(...)` gives: the variable, to be read when somebody looks
     DeviceScope = context._EagerDeviceContext  # what tf.device gives
     NullContext = ops.NullContextmanager  # what tf.control_dependencies gives
     EagerTensorBase = ops._EagerTensorBase  # its Python half: all of a tensor's methods in terms of a few primitives

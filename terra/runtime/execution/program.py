@@ -121,6 +121,7 @@ class Program:
         self.step_cache = None  # what is done instead of steps that are skipped as a whole, once there was one
         self.only_within = set()  # such places of calls that can be left out together with a run that is observed, but not by themselves
         self.owners = {}  # such a place without the object -> the places with records; None: objects come there that are made anew in each step
+        self.states = {}  # such a place -> {(id of an object, name): `StateInput`} of the attributes that count as arguments of the call
         self.unskippable = {}  # such a place -> (how often a call could not be recorded, why the last one could not)
 
     @property
@@ -170,6 +171,7 @@ class Program:
         """Drops all that fast-forward has recorded: it does not hold any more."""
         self.call_sites.clear()
         self.owners.clear()
+        self.states.clear()
         self.unskippable.clear()
         self.trials.clear()
         self.tried.clear()
@@ -194,6 +196,11 @@ class Program:
         """A call has changed what it has read: its numbers are read anew each time from now on. `reads`: a `ReadSet`, or None."""
         for space, key in reads.changed_numbers() if reads is not None and len(self.varying) < _MOST_VARYING else ():
             self.varying[id(space), key] = space
+
+    def add_states(self, place, states):
+        """These attributes, `StateInput`s, count as arguments of calls at a place from now on."""
+        if states:
+            self.states[place] = {**self.states.get(place, {}), **{state.key: state for state in states}}
 
     def may_have_owner(self, place):
         """Returns whether calls of one more object are recorded at a place."""

@@ -11,11 +11,12 @@ from terra.frameworks.keras import is_embedding
 from terra.frameworks.tensorflow import CLASSES, INDICES
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
-from terra.runtime.tensors.tensor import TerraTensor
+from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
 from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
 EagerTensor = tfi.EagerTensor
+_DEEPEST = 100  # of the containers in an argument
 _MOST_BYTES = 1_000  # of an array among the arguments, which is compared by value
 _variable_kinds = set()  # classes of variables
 
@@ -92,7 +93,7 @@ def describe(runner, value, found, keep, inputs):
             describe(runner, x, found, keep, inputs)
     elif kind in _variable_kinds or tfi.is_variable(value) or framework_objects.is_seed_generator(kind):
         _variable_kinds.add(kind)
-        found.append(id(value))
+        found.append(id(value) if kind is not tfi.UnreadVariable else (kind, id(value.handle)))  # of these each assignment makes another one
         keep.append(value)
     elif is_named_tuple(kind) and makes_named_tuples(kind):
         found.append((kind, len(value)))
@@ -122,6 +123,40 @@ def describe(runner, value, found, keep, inputs):
         found.append(kind)
     else:
         raise Unskippable(f"is given an object of type {kind.__name__}" if kind is not np.ndarray else "is given an array that is too large to be compared")
+
+
+def describe_within(runner, value, found, keep, inputs, given, arrays=None, depth=0):
+    """Append what identifies an argument of the user's function, or what an attribute holds that counts as one; ids of containers go to `given`, arrays of numbers to `arrays`, if that is
+    not None."""
+    kind = type(value)
+    if kind is np.ndarray and arrays is not None and holds_numbers(value):
+        arrays.describe(runner, value, found)
+        return
+    is_tuple = kind is tuple or (issubclass(kind, tuple) and is_named_tuple(kind) and makes_named_tuples(kind))
+    if is_tuple or kind is list or kind is dict or is_librarys_container(kind):
+        if depth > _DEEPEST:
+            raise Unskippable  # perhaps it contains itself
+        given.add(id(value))
+        found.append((kind, len(value)))
+        if not is_tuple:
+            value = plain(value)
+            kind = type(value)
+        if kind is dict:
+            for x in value:
+                found.append(scalar(x) if type(x) in SCALARS else id(x))  # comparing other keys may run the user's code
+                keep.append(x)
+        for x in value.values() if kind is dict else value:
+            describe_within(runner, x, found, keep, inputs, given, arrays, depth + 1)
+        return
+    if composites.is_composite(kind):
+        given.update(map(id, composites.all_in(value)))
+    try:
+        describe(runner, value, found, keep, inputs)
+    except Unskippable:
+        if kind is TerraTensor or kind is EagerTensor or issubclass(kind, np.ndarray):
+            raise
+        found.append(id(value))
+        keep.append(value)
 
 
 def holds_plain_only(value):

@@ -26,13 +26,14 @@ from typing import Any, Callable, NamedTuple
 from terra.frameworks import framework_objects
 from terra.location import current_step
 from terra.runtime.fast_forward.cache import call_watch, verification
-from terra.runtime.fast_forward.cache.arguments import describe, is_held, unread
+from terra.runtime.fast_forward.cache.arguments import describe, describe_within, is_held, unread
 from terra.runtime.fast_forward.cache.replay_record import apply_record
 from terra.runtime.fast_forward.cache.inline_cache import entry_fits, add_entry, advance_by_entry
 from terra.runtime.fast_forward.cache.inline_cache import polymorphic_hit
 from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.cache.call_records import FELL_BACK, MISSED, RecordVariants, CallContext, Inputs
-from terra.runtime.fast_forward.guards import added_losses, guard_set, patch_guard
+from terra.runtime.fast_forward.guards import added_losses, attribute_filter, guard_set, patch_guard
+from terra.runtime.fast_forward.sources.effects import StateInput, holds_tensors
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.interpreter import profilers
 from terra.runtime.tensors.comparing import Unskippable
@@ -42,6 +43,7 @@ from terra.tf import private_names as tfi
 _context_changes = tfi.context_changes
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
 _MOST_SMALL_SIGNATURES, _MOST_ENTRIES = 1000, 50_000  # the same where the records are small: operations in all of them
+_NO_STATES = {}
 _MOST_USELESS = 3  # recordings that did not succeed, after which a place is given up
 _MOST_RECORDED = 200  # recordings after which a place is given up, too, if they were good for fewer jumps
 _MOST_INLINE = 4  # inline cache entries kept per place
@@ -145,7 +147,7 @@ def attempt(runner, function, owner, args, kwargs, call):
         if result is not MISSED:
             return result
     result, record = attempt_at(call_site, cache, runner, owner, args, kwargs, call)
-    if record is not None:
+    if record is not None and not record.states:
         add_entry(runner, call_site, record, args, kwargs, monomorphic=False)
     return result
 
@@ -215,7 +217,7 @@ def _enter_fallen_back(runner, owner, keep, inputs, call):
         return enter(runner, call)
     users = []
     guard = guard_set.GuardSet(owner, keep[1:], users)
-    return observe_users(runner, users, guard.containers, inputs, lambda: enter(runner, call))[0]
+    return observe_users(runner, users, guard.containers, inputs, lambda: enter(runner, call)).result
 
 
 def _enter_first(runner, call_site, call):
@@ -240,15 +242,19 @@ def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, m
     inputs = Inputs()
     found = [runner.tapes.recording is not None]
     keep = [owner]
-    why = None
+    why, states = None, runner.program.states.get(call_site, _NO_STATES)
     try:
         describe(runner, args, found, keep, inputs)
         describe(runner, kwargs, found, keep, inputs)
+        n = len(found)
+        for state in states.values():
+            describe_within(runner, state.value(), found, keep, inputs, inputs.composites)
     except Unskippable as error:
         why = str(error)
     if why is not None:  # (an error of the user's code would have the exception as its context, were it called above)
         runner.program.note_unskippable(call_site, why)
         return enter(runner, call), None
+    held = found[n:]
     if more is not None:
         found += more
     signature, expected = tuple(found), None
@@ -280,7 +286,7 @@ def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, m
         return enter(runner, call), None
     if not profilers.can_watch() and not outcomes.pending:
         return enter(runner, call), None
-    return _record(runner, call_site, cache, _Call(owner, args, kwargs, call, signature, inputs, keep, more is not None, may_be_empty, expected))
+    return _record(runner, call_site, cache, _Call(owner, args, kwargs, call, signature, inputs, keep, states, held, more is not None, may_be_empty, expected))
 
 
 class _Call(NamedTuple):
@@ -293,6 +299,8 @@ class _Call(NamedTuple):
     signature: tuple
     inputs: Inputs
     keep: list  # what the signature knows by identity
+    states: dict  # (id of an object, name) -> `StateInput`: the attributes that count as arguments
+    held: list  # what identifies what these hold
     takes_all: bool  # whether it depends on all that was fed to the step, and the shapes of its arguments
     may_be_empty: bool
     expected: list | None  # the records that it is compared with, if it could have been skipped
@@ -303,16 +311,19 @@ def _record(runner, place, cache, call):
     program, owner, inputs = runner.program, call.owner, call.inputs
     recording, users = Recording(runner), []
     try:
-        guard = guard_set.GuardSet(owner, call.keep[1:], users)
+        guard = guard_set.GuardSet(owner, call.keep[1:], users, call.states)
     except Unskippable as error:
         guard, why = None, str(error)
     context = losses = None
-    differentiates, effects, opaque, numbers = False, (), None, None
+    differentiates, effects, opaque, numbers, passed_on = False, (), None, None, ()
     before = runner.observer.effects_so_far() if runner.observer is not None else None
     if guard is not None:
         context, losses = CallContext(), added_losses.Before(runner, guard.containers.added_losses.values(), inputs)
     if guard is not None and users:
-        result, guard.reads, differentiates, effects, opaque, numbers, why = observe_users(runner, users, guard.containers, inputs, lambda: enter(runner, call.make))
+        result, guard.reads, differentiates, effects, opaque, numbers, why, carries, passed_on = observe_users(
+            runner, users, guard.containers, inputs, lambda: enter(runner, call.make), call.states)
+        if carries:
+            program.add_states(place, carries)
         if guard.reads is None:
             guard = None
     elif guard is not None:
@@ -331,14 +342,18 @@ def _record(runner, place, cache, call):
             raise Unskippable("adds losses to those of another step")
         if not context.without_changes(guard.holds) and not (guard.containers.put_back() and context.without_changes(guard.holds)):
             program.note_varying(guard.reads)
+            program.add_states(place, [
+                StateInput(effect.owner, effect.name) for effect in effects
+                if holds_tensors(effect.value()) and not attribute_filter.is_user_attribute(effect.owner, effect.name)])
             raise Unskippable("changes what it reads")
         if inputs.known_elsewhere(runner, guard):
             raise Unskippable("reads a tensor that is among its arguments as well")
         may_be_empty = call.may_be_empty or framework_objects.may_do_nothing(owner)
         recording.is_known = lambda x: is_held(x, call.keep, guard.reads)
         record = recording.make_record(
-            result, inputs, call.takes_all, may_be_empty, unread(runner, owner, call.args, call.kwargs), added=added, differentiates=differentiates, effects=effects, opaque=opaque, numbers=numbers)
-        record.guard, record.keep, record.context = guard, call.keep, context.changes
+            result, inputs, call.takes_all, may_be_empty, unread(runner, owner, call.args, call.kwargs), added=added, differentiates=differentiates, effects=effects, opaque=opaque, numbers=numbers,
+            passed_on=passed_on)
+        record.guard, record.keep, record.context, record.carried, record.states = guard, call.keep, context.changes, call.held, tuple(call.states.values())
         if call.expected is not None:
             cache.jumped()
             verification.compare(runner, call.expected, record)

@@ -257,7 +257,7 @@ class CallRecord:
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "needs", "result", "records", "functions",
-        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried", "numbers", "calls", "takes_arrays",
+        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried", "states", "numbers", "calls", "takes_arrays",
         "formatted", "opaque", "n_early", "late_feeds")
 
     def __init__(self):
@@ -265,7 +265,8 @@ class CallRecord:
         self.n_early = 0  # how many of them are made before anything is read: the rest is given what was read
         self.late_feeds = ()  # see `dynamic_values.LateFeed`
         self.formatted = ()  # keys of tensors of whose values it makes texts for messages, and nothing else
-        self.carried = ()  # what identifies what the attributes hold that count as arguments
+        self.states = ()  # `StateInput`s: the attributes that count as arguments
+        self.carried = ()  # what identifies what they hold
         self.context = {}  # what it sets in Keras' call context
         self.effects = ()
         self.repeated = ()  # see `dynamic_values.DynamicValues`

@@ -65,20 +65,20 @@ def watch(call, covered):
     return result, why, bool(warned)
 
 
-def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None, wanted=None, builtins=frozenset()):
+def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None, wanted=None, builtins=frozenset(), is_known=None):
     """Make `call`, and give its result. `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs;
     `note_builtin` the frame and the function of each call of a builtin that has one of the names `builtins`.
 
     strangers: whether `note` is given those of libraries of which nothing is known, too (see `policy`).
     warned: a list to which a warning that is filtered out is appended.
     covered: a Snapshot of the containers that the call may read. wanted: a list to which the names of attributes are appended that it reads, though
-        the Snapshot leaves them out.
+        the Snapshot leaves them out; but for those of which `is_known` says, given (id of an object, name), that they do not count.
     """
     outer = sys.getprofile()
     if not callable(outer):
         outer = None
     left = covered.left_out() if covered is not None else None
-    asks = Asked(left) if left else None
+    asks = Asked(left, is_known) if left else None
     looked_for = builtins | _WARN if asks is None else builtins | _WARN | GIVING
 
     def profile(frame, event, argument):  # it runs at each call and return of any code: what is common comes first

@@ -83,6 +83,8 @@ def apply_record(runner, record, inputs, variants):
     before, observer = runner.position() if record.fetches else None, runner.observer
     made = [] if observer is not None else None
     states = [effect.state() for effect in record.effects] if observer is not None else ()
+    if observer is not None:
+        observer.note_states(record.states)
     if record.opaque:
         inputs.opaque = []
         found = _make_opaque(runner, record, inputs, 0, record.n_early, 0, made)

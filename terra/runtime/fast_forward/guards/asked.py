@@ -25,11 +25,12 @@ _asked_of = {}  # names -> {id of a code object: (it, whether it sets attributes
 class Asked:
     """Finds out which attributes the framework's code asks for: a profile function tells it of calls.
 
-    left: {id of an object: the names of attributes that guards leave out}.
+    left: {id of an object: the names of attributes that guards leave out}. is_known: told (id of an object, name) of each that is asked for; if it returns
+        True, that does not count.
     """
 
-    def __init__(self, left):
-        self._left = left
+    def __init__(self, left, is_known=None):
+        self._left, self._is_known = left, is_known
         self._names = frozenset().union(*left.values())
         self._known = _asked_of.setdefault(self._names, {})
         self.setter = None  # the frame of the framework's that sets an attribute of one of the objects
@@ -79,7 +80,9 @@ class Asked:
         return [id(x) for x in values if id(x) in self._left]
 
     def _note(self, owners, names):
-        self.found.update((owner, name) for owner in owners for name in names if name in self._left[owner])
+        for found in [(owner, name) for owner in owners for name in names if name in self._left[owner]]:
+            if self._is_known is None or not self._is_known(found):
+                self.found.add(found)
 
 
 def _is_others(frame):

@@ -58,16 +58,16 @@ def note_asked(found):
 
 
 class AttributeFilter:
-    """The attributes of an object, without those in `passing`; of those in `left` the kinds, in the end: setting one may put it to the end of the others.
+    """The attributes of an object, without those in `passing`, and `states`, which count as arguments; of those in `left` the kinds, in the end: setting one may put it to the end of the others.
 
     Lists and dicts that are left in a layer count among its parts: of these, those that hold nothing but tensors and plain values are not compared.
     """
 
-    __slots__ = ("held", "left", "owner", "passing")
+    __slots__ = ("held", "left", "owner", "passing", "states")
 
-    def __init__(self, held, passing, left, owner):
-        self.held, self.left, self.owner = held, left, owner
-        self.passing = frozenset((*passing, *left, *(keras.OF_TRACKING if left else ())))
+    def __init__(self, held, passing, left, owner, states=()):
+        self.held, self.left, self.owner, self.states = held, left, owner, frozenset(states)
+        self.passing = frozenset((*passing, *left, *states, *(keras.OF_TRACKING if left else ())))
 
     def __len__(self):
         return 2 * (len(self.held) - sum(name in self.held for name in self.passing) + len(self.left)) + len(self._parts())
@@ -94,16 +94,22 @@ class AttributeFilter:
         return found
 
 
-def attributes(owner):
-    """Returns those attributes of `owner` that are to be compared, as a dict or an AttributeFilter."""
+def attributes(owner, states=()):
+    """Returns those attributes of `owner` that are to be compared, as a dict or an AttributeFilter; `states`: (id of an object, name) of those that count as arguments of the call."""
     kind, held = type(owner), vars(owner)
     if "_call_result" in held and any(map(keras.is_of_tf_keras, kind.__mro__)):
         passing = keras.OF_RESULTS
     else:
         passing = keras.OF_LOOPS if hasattr(kind, "fit") and hasattr(kind, "train_step") else ()
     known = _left.get(id(owner))
-    left = tuple(known[1]) if known is not None and known[0]() is owner else ()
-    return AttributeFilter(held, passing, left, id(owner)) if passing or left else held
+    states = [name for key, name in states if key == id(owner)]
+    left = tuple(name for name in known[1] if name not in states) if known is not None and known[0]() is owner else ()
+    return AttributeFilter(held, passing, left, id(owner), states) if passing or left or states else held
+
+
+def states_of(container):
+    """The names of attributes that a guard leaves out because they count as arguments."""
+    return container.states if type(container) is AttributeFilter else frozenset()
 
 
 def _described(value):

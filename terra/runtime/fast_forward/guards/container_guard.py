@@ -44,13 +44,16 @@ class ContainerGuard:
         self._items = None
         return held
 
-    def covers(self, container):
-        """Returns whether what `container` holds was noted."""
-        return id(container) in self._parts
+    def covers(self, container, name=None):
+        """Returns whether what `container` holds was noted, that of this name among it."""
+        part = self._parts.get(id(container))
+        return part is not None and name not in attribute_filter.states_of(part[0])
 
     def update(self, other):
         """Note what another Snapshot has noted, too."""
-        self._parts.update(other._parts)
+        for key, part in other._parts.items():
+            if key not in self._parts or attribute_filter.states_of(part[0]) <= attribute_filter.states_of(self._parts[key][0]):
+                self._parts[key] = part
         self._losses.update(other._losses)
         self._items = None
 
@@ -63,8 +66,9 @@ class ContainerGuard:
         return {id(x) for _, _, held, _ in self._parts.values() for x in held}
 
     def left_out(self):
-        """{id of an object: the names of its attributes of which only the kind was noted}"""
-        return {container.owner: container.left for container, *_ in self._parts.values() if type(container) is attribute_filter.AttributeFilter and container.left}
+        """{id of an object: the names of its attributes of which only the kind was noted, or nothing}"""
+        filters = [container for container, *_ in self._parts.values() if type(container) is attribute_filter.AttributeFilter]
+        return {container.owner: (*container.left, *container.states) for container in filters if container.left or container.states}
 
     def no_losses(self, held):
         """A call that is skipped adds no losses to the thread's own, `held`, and removes none: there must be none."""

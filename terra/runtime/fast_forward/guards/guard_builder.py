@@ -6,7 +6,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 
-from terra.frameworks import keras
+from terra.frameworks import keras, tensorflow
 from terra.frameworks.framework_objects import NEVER, is_frameworks_own, is_seed_generator, stock_package
 from terra.runtime.fast_forward.guards import added_losses, attribute_filter
 from terra.runtime.fast_forward.guards.patch_guard import modules
@@ -24,11 +24,13 @@ _MOST_CONTAINERS = 5_000
 class GuardBuilder:
     """Visits an object and its parts, each once, and lists their containers; the framework's classes are watched from then on.
 
-    `reading`: its parts are only read; what they could call does not matter. `users`: a list for what of the user's they may call.
+    `reading`: its parts are only read; what they could call does not matter. `users`: a list for what of the user's they may call. `states`: (id of an object, name) of attributes that are
+    left out.
     """
 
-    def __init__(self, containers, arrays, reading=False, users=None):
+    def __init__(self, containers, arrays, reading=False, users=None, states=()):
         self.users = users
+        self.states = states
         self.containers = containers
         self.arrays = arrays
         self.reading = reading
@@ -58,6 +60,8 @@ class GuardBuilder:
         if id(variable) not in self.seen:
             self.seen.add(id(variable))
             held = vars(variable)
+            if held.get(tensorflow.WAS_READ) is False:
+                held[tensorflow.WAS_READ] = True  # as it is when the call that the guard is for is over
             if self.users is not None and not is_librarys(type(variable)):  # it stands for a variable
                 self.users.append(type(variable))
                 self._container(held)
@@ -85,7 +89,7 @@ class GuardBuilder:
             self.containers.added_losses[id(losses)] = losses
             self.seen.add(id(losses))
         self.steps.update([id(value) for name, value in held.items() if name in keras.STEP_CALLERS])
-        self._container(attribute_filter.attributes(owner), held)
+        self._container(attribute_filter.attributes(owner, self.states), held)
         if type(held.get("_thread_local")) is local:
             self.containers.no_losses(held["_thread_local"])
 

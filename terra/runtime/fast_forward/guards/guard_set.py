@@ -22,18 +22,19 @@ class GuardSet:
     """All that the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said.
 
     users: a list for the user's functions and classes that the owner's code may call; without it, there must be none. `reads` is what they have read.
+    states: (id of an object, name) of attributes that count as arguments of the call.
     """
 
     __slots__ = ("containers", "arrays", "root", "settings", "reads")
 
-    def __init__(self, owner, variables, users=None):
+    def __init__(self, owner, variables, users=None, states=()):
         self.reads = None
         self.containers = ContainerGuard()
         self.arrays = []  # (array, its contents)
         plain = type(owner) is FunctionType  # it depends on its arguments alone
         self.root = root_of_function(owner, variables) if plain else root_of_class(type(owner))
         self.settings = settings(self.root)
-        walk = GuardBuilder(self.containers, self.arrays, reading=plain, users=users)
+        walk = GuardBuilder(self.containers, self.arrays, reading=plain, users=users, states=states)
         if not plain:
             if users is not None and not is_librarys(type(owner)):
                 users.append(type(owner))

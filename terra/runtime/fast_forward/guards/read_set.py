@@ -180,7 +180,7 @@ class ReadSet:
 
     def has_attribute(self, owner, name):
         """Returns whether it was read what the attribute `name` of an object is, or that item of a list or dict."""
-        return self.has_entry(owner, name) or (type(owner) is not CellType and self._walk.containers.covers(space_of(owner)))
+        return self.has_entry(owner, name) or (type(owner) is not CellType and self._walk.containers.covers(space_of(owner), name))
 
     def has_entry(self, owner, name):
         """Returns whether that was read by itself, not with all others."""
@@ -194,9 +194,9 @@ class ReadSet:
             return self._asked.get((_contents, id(owner)), (owner, None))[1]
         return self._entries.get(id(space_of(owner)), ((), {}))[1].get(name)
 
-    def has_contents(self, container):
-        """Returns whether it was read what is in a container."""
-        return self._walk.containers.covers(container)
+    def has_contents(self, container, name=None):
+        """Returns whether it was read what is in a container, that of this name among it."""
+        return self._walk.containers.covers(container, name)
 
     def settings(self, root):
         """The settings of the framework `root` matter, the call context among them."""

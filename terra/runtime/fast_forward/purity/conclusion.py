@@ -89,7 +89,7 @@ class Conclusion:
                 continue  # (of what the user's code leaves in a layer, guards of the framework's calls compare only of what kind it is)
             if effect.is_relative:
                 self.run.impure("looks at what it adds to")
-            elif self.run.reads.has_contents(space_of(effect.owner)) and not attribute_filter.is_user_attribute(effect.owner, effect.name) \
+            elif self.run.reads.has_contents(space_of(effect.owner), effect.name) and not attribute_filter.is_user_attribute(effect.owner, effect.name) \
                     and not equal((effect.value(),), (effect.before,)):
                 self.run.impure("changes what the framework, or a look at all of it, finds there", True)  # it found another thing before
             elif self.run.reason is None and _carries(self.run.reads.attribute(effect.owner, effect.name), effect.value()):

@@ -191,7 +191,14 @@ class Run:
     def note_made(self, record, start, before, differentiates):
         """A call was made, and recorded as if it could be jumped over: what it has issued begins at `start`, and there were the effects `before`."""
         self.differentiates = self.differentiates or differentiates
+        if record.states:  # which are others by now
+            self.impure("makes a call that takes up what the step before has left", True)
         self._note_region(record, start, len(self.runner.log) - start, before)
+
+    def note_states(self, states):
+        """A call is skipped, or made again, that counts what these attributes hold as its arguments."""
+        for state in states:
+            self.places.finds(state)
 
     def note_jump(self, record):
         self._note_region(record, len(self.runner.log), len(record.entries), so_far(self.effects))

@@ -7,11 +7,13 @@ for code of the user's that was called but not observed.
 
 import inspect
 from types import FunctionType, MethodType
+from typing import Any, Iterable, NamedTuple
 
 from terra.runtime.fast_forward.cache.call_watch import ASKS_FOR, WRITERS, look_out, note_filters, observed_in_place, writes
 from terra.runtime.fast_forward.purity.facts import lifetimes
 from terra.runtime.fast_forward.purity.observer import Observer
 from terra.runtime.fast_forward.sources.dynamic_values import OpaqueNumbers
+from terra.runtime.fast_forward.sources.effects import tensors_within
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.object_kinds import containers_in, is_librarys
@@ -19,20 +21,42 @@ from terra.tf import private_names as tfi
 from terra.transform import convert, policy
 
 
-def observe(runner, users, covered, inputs, call):
-    """Make `call`, which may run these functions, and methods of these classes: (its result, what they read; None if they were not pure; whether the tapes were told of
-    gradient functions of the program's; their effects; their opaque calls; the numbers that these give; why they were not pure).
+class UserRun(NamedTuple):
+    """A call that may have run functions of the user's."""
+
+    result: Any
+    reads: Any = None  # what they read; None if they were not pure
+    differentiates: bool = False  # whether the tapes were told of gradient functions of the program's
+    effects: Iterable = ()  # theirs
+    opaque: Any = None  # their opaque calls
+    numbers: Any = None  # that these give
+    why: "str | None" = None  # they were not pure
+    carries: Iterable = ()  # `StateInput`s: the attributes that should count as arguments
+    passed_on: Iterable = ()  # ids of the tensors in those that do, if nothing has looked at them
+
+
+def observe(runner, users, covered, inputs, call, states=()):
+    """Make `call`, which may run these functions, and methods of these classes. Returns a `UserRun`.
 
     covered: the containers of what the framework reads in it.
     inputs: the `Inputs` of the call.
+    states: {(id of an object, name): `StateInput`} of the attributes that count as its arguments.
     """
     step = runner.step.function
     if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
-        return call(), None, False, (), None, None, _IMPURE
-    observer = Observer(runner, set(inputs.composites), OpaqueNumbers(runner.step, inputs), covered=covered)
+        return UserRun(call(), why=_IMPURE)
+    observer = Observer(runner, set(inputs.composites), OpaqueNumbers(runner.step, inputs), covered=covered, carried=states)
     run = observer.run
     replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
     called, arguments, defaults, warned, wanted = {}, [], set(), [], []
+
+    held, looked_at = {key: state.value() for key, state in states.items()}, set()
+
+    def is_known(found):
+        """The framework's code asks for an attribute: it finds what the run itself has set, or what counts as an argument."""
+        if found in held and found not in run.effects:
+            looked_at.add(found)
+        return found in held
 
     def note(frame):
         code = frame.f_code
@@ -65,7 +89,7 @@ def observe(runner, users, covered, inputs, call):
                     replaced.append((thing, function))
                     tfi.set_custom_gradient(thing, run.functionals.differentiated(function))
             with observer:
-                result = look_out(call, note, warned, note_builtin, covered=covered, wanted=wanted, builtins=WRITERS)
+                result = look_out(call, note, warned, note_builtin, covered=covered, wanted=wanted, builtins=WRITERS, is_known=is_known)
     finally:
         for thing, function in replaced:
             tfi.set_custom_gradient(thing, function)
@@ -82,12 +106,13 @@ def observe(runner, users, covered, inputs, call):
         run.impure(ASKS_FOR.format(", ".join(wanted)))
     if _gives_any(result, run.ids_of_containers() | covered.ids()):
         observer.conclusion.release()
-        return result, None, False, (), None, None, "gives a list or dict that was there before"  # which the program may go on to change
+        return UserRun(result, why="gives a list or dict that was there before")  # which the program may go on to change
     effects, opaque, numbers = run.effects.values(), run.opaque, run.dynamic
     try:
-        return result, observer.conclusion.finish_inside(runner.observer), run.differentiates, effects, opaque, numbers, None
+        passed_on = {id(x) for key, value in held.items() if key not in looked_at for x in tensors_within(value)} - run.used - inputs.enclosed
+        return UserRun(result, observer.conclusion.finish_inside(runner.observer), run.differentiates, effects, opaque, numbers, passed_on=passed_on)
     except Unskippable:
-        return result, None, False, (), None, None, f"{_IMPURE}: it {run.reason}" if run.reason else _IMPURE
+        return UserRun(result, why=f"{_IMPURE}: it {run.reason}" if run.reason else _IMPURE, carries=observer.conclusion.carries)
 
 
 _IMPURE = "runs functions of the user's that do more than compute"

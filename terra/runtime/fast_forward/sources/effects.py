@@ -184,20 +184,24 @@ class StateInput(NamedTuple):
 
 def holds_tensors(value):
     """Whether it is a tensor, or lists, tuples and dicts of tensors, and of nothing that is likely to be another one each time."""
-    kinds = set(_kinds_within(value))
+    kinds = set(map(type, _within(value)))
     return not kinds.isdisjoint(TENSORS) and kinds <= _BESIDE_TENSORS
 
 
 _BESIDE_TENSORS = frozenset(TENSORS) | {type(None), bool, str}
 
 
-def _kinds_within(value):
-    kind = type(value)
-    if kind is tuple or isinstance(value, (list, dict)):
+def tensors_within(value):
+    """Returns the tensors in lists, tuples and dicts, or the one that it is."""
+    return [x for x in _within(value) if type(x) in TENSORS]
+
+
+def _within(value):
+    if type(value) is tuple or isinstance(value, (list, dict)):
         for x in value.values() if isinstance(value, dict) else value:
-            yield from _kinds_within(x)
+            yield from _within(x)
     else:
-        yield kind
+        yield value
 
 
 class StatePredicate:

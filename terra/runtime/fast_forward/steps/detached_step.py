@@ -77,7 +77,7 @@ class DetachedStep:
         numbers = {place.key - len(self._owner) for place in record.numbers if type(place) is StorageSource and place.holder is None}  # among the arguments
         asked = GivenArguments(step, given, numbers, record.keep, type(self.known) is CallSiteCache)
         self._pattern = asked.pattern
-        self._carried = [*self.known.carried.values()] if record.carried else ()
+        self._carried = record.states
         self._equal = asked.equal
         self._n_tensors, self._n_arrays = asked.n_tensors, asked.n_arrays
         self._n_carried = sum(type(x) is tuple and len(x) == 4 for x in record.carried)  # tensors among it, see `Inputs.describe`
@@ -251,7 +251,7 @@ class DetachedStep:
         return self._surprises >= SURPRISES and self._surprises * TIMES_AS_MANY > self._steps
 
     def _describe(self, x, found, tensors):
-        """Append what identifies a value that a carried attribute holds, as `pure_functions` does for a recorded call; False if that is not done here."""
+        """Append what identifies a value that a carried attribute holds, as `describe_within` does for a recorded call; False if that is not done here."""
         kind = type(x)
         if kind is TerraTensor or kind is EagerTensor:
             if attached(x.__dict__) is not None or (kind is TerraTensor and x._value is None and type(x._owner) not in OWNERS):

@@ -87,7 +87,7 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
         trial.jumped()
         verification.compare(runner, expected, record)
         return result
-    record.guard, record.keep, record.carried = reads, described.keep, described.held
+    record.guard, record.keep, record.carried, record.states = reads, described.keep, described.held, tuple(trial.carried.values())
     trial.learned(described.signature, record)
     return result
 

@@ -16,13 +16,13 @@ import weakref
 from operator import is_
 from types import FunctionType, MethodType
 
-import numpy as np
 
 from terra import ours
 from terra.frameworks import framework_objects
 from terra.location import current_step
 from terra.runtime.execution.step import Step
 from terra.runtime.fast_forward.cache import arguments, call_cache, verification
+from terra.runtime.fast_forward.cache.arguments import describe_within
 from terra.runtime.fast_forward.cache.replay_record import apply_record
 from terra.runtime.fast_forward.cache.call_records import FELL_BACK, MISSED, Inputs
 from terra.runtime.fast_forward.guards import guard_set
@@ -34,17 +34,12 @@ from terra.runtime.fast_forward.sources.number_sources import evaluate
 from terra.runtime.fast_forward.steps.observed_runs import Described, observe, run_with_outcomes
 from terra.runtime.fast_forward.steps.purity_trial import PurityTrial
 from terra.runtime.interpreter import frames
-from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
-from terra.runtime.tensors.object_kinds import is_librarys_container, is_named_tuple, makes_named_tuples, plain
-from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
-from terra.tf.private import composites
-from terra.tf import private_names as tfi
+from terra.runtime.tensors.comparing import Unskippable
 from terra.transform import instrument, policy
 
 _MOST_TRIALS = 10_000  # places and shapes that are remembered
 _MOST_OWNERS = 4  # layers that are called at one place
 _FEWEST_JUMPS = 2  # that a call of the user's must replace, to be worth it
-_DEEPEST = 100  # of the containers in an argument
 _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its calls
 
 
@@ -215,12 +210,12 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             if dynamic is not None and (id(None), k) in dynamic.places:
                 found.append(A_NUMBER)
             else:
-                _describe(runner, x, found, keep, inputs, given, dynamic)
+                describe_within(runner, x, found, keep, inputs, given, dynamic)
         if dynamic is not None:
             found += [(identity, place.kind) for identity, place in dynamic.places.items()]  # those that are numbers now
         n = len(found)
         for carried in trial.carried.values():
-            _describe(runner, carried.value(), found, keep, inputs, given, None)
+            describe_within(runner, carried.value(), found, keep, inputs, given)
     except Unskippable:
         skippable = False
     if not skippable:  # (what the user's code raises would have the exception as its context, were it called above)
@@ -292,36 +287,3 @@ def _jump(trial, runner, record, inputs, variants, fewest, call, called, args, k
     trial.jumped()
     runner.step.counts.whole_steps += fewest == 1
     return result
-
-
-def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
-    """Append what identifies an argument of the user's function; ids of containers go to `given`, arrays of numbers to `arrays`, if that is not None."""
-    kind = type(value)
-    if kind is np.ndarray and arrays is not None and holds_numbers(value):
-        arrays.describe(runner, value, found)
-        return
-    is_tuple = kind is tuple or (issubclass(kind, tuple) and is_named_tuple(kind) and makes_named_tuples(kind))
-    if is_tuple or kind is list or kind is dict or is_librarys_container(kind):
-        if depth > _DEEPEST:
-            raise Unskippable  # perhaps it contains itself
-        given.add(id(value))
-        found.append((kind, len(value)))
-        if not is_tuple:
-            value = plain(value)
-            kind = type(value)
-        if kind is dict:
-            for x in value:
-                found.append(scalar(x) if type(x) in SCALARS else id(x))  # comparing other keys may run the user's code
-                keep.append(x)
-        for x in value.values() if kind is dict else value:
-            _describe(runner, x, found, keep, inputs, given, arrays, depth + 1)
-        return
-    if composites.is_composite(kind):
-        given.update(map(id, composites.all_in(value)))
-    try:
-        arguments.describe(runner, value, found, keep, inputs)
-    except Unskippable:
-        if kind is TerraTensor or kind is tfi.EagerTensor or issubclass(kind, np.ndarray):
-            raise
-        found.append(id(value))
-        keep.append(value)

@@ -185,7 +185,10 @@ class Calls(Handler):
     @ours.calling
     def _setting(self, function, /, *args, **kwargs):
         value = function(*args, **kwargs)  # without any, or it raises
-        self.run.reads.asked(_call, function, value)
+        if isinstance(value, tfi.tf.distribute.ReplicaContext):  # TensorFlow may make one for each step
+            self.run.reads.asked(_strategy, function, value.strategy)
+        elif not (self.run.functionals.merges and effect_free.is_of_strategies(function)):
+            self.run.reads.asked(_call, function, value)
         return value
 
     @ours.calling
@@ -329,6 +332,8 @@ class Calls(Handler):
                 return functools.partial(self.run.builtins.on_plain, callee)
             if self.run.attributes.covers(owner):  # a class of the user's has overridden it, or looks something up with it
                 return functools.partial(self.run.framework.within, callee)
+            if effect_free.is_of_default_strategy(callee):
+                return functools.partial(self.run.functionals.of_strategy, callee)
             form = self.run.library_code.called(callee)
             return self.run.opaque.calling(callee, f"calls {function.__qualname__}") if form is None else form
         if type(function) is not FunctionType:
@@ -352,3 +357,10 @@ _REPLACE = collections.namedtuple("_", "field")._replace.__code__
 @ours.calling
 def _call(function):
     return function()
+
+
+@ours.calling
+def _strategy(function):
+    """Returns the strategy of the replica that such a function gives; None if there is none."""
+    context = function()
+    return None if context is None else context.strategy

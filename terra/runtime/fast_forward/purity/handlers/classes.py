@@ -5,6 +5,7 @@ import collections
 import threading
 from types import FunctionType, GetSetDescriptorType, ModuleType, SimpleNamespace, UnionType
 
+from terra.frameworks import framework_objects
 from terra.runtime.fast_forward.guards import patch_guard
 from terra.runtime.fast_forward.purity.facts.attribute_lookup import attributes_of, registered
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
@@ -50,7 +51,7 @@ class Classes(Handler):
     def may_set(self, it, name):
         """Whether an attribute can be set when the run is skipped as well: nothing of the user's runs for it. If not, the run is impure."""
         kind = type(it)
-        if kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_c_class(kind) and kind is not SimpleNamespace and kind is not threading.local):
+        if kind in TENSORS or (is_librarys(kind) and not framework_objects.derives_from_stock(kind)) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_c_class(kind) and kind is not SimpleNamespace and kind is not threading.local):
             self.run.impure("sets an attribute")
             return False
         attributes = attributes_of(it, kind)

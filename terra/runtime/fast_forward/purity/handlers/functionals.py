@@ -6,6 +6,7 @@ what it was given, and from what they have given. So it is part of the run, like
 
 import functools
 import inspect
+from enum import Enum
 from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType, MethodType
 
@@ -36,13 +37,14 @@ def _holds_callables(container):
 class Functionals(Handler):
     """The part of the Observer for these."""
 
-    __slots__ = ("_span", "_makes_graph", "accumulates", "recomputes")
+    __slots__ = ("_span", "_makes_graph", "accumulates", "recomputes", "merges")
 
     def __init__(self, run):
         super().__init__(run)
         self._span = None  # where in the log begins what the framework's code issues, while it runs in one of these calls
         self._makes_graph = False  # whether the framework makes a graph of what a function would do that it was given
         self.accumulates = False  # whether the run has made a ForwardAccumulator, which wants to see each operation: no call is skipped while one is at work
+        self.merges = 0  # calls of the strategy's own methods that run now: what its settings are there follows from these
         self.recomputes = 0  # functions of `tf.recompute_grad` that run now: no call is skipped while the tape is stopped
 
     @ours.calling
@@ -205,6 +207,14 @@ class Functionals(Handler):
                 self.run.operands.values(x)
         return self._by_framework(call, args, kwargs)
 
+    def of_strategy(self, method, /, *args, **kwargs):
+        """Call a method of the strategy without any distribution, or of its replica, such as `merge_call`."""
+        self.merges += 1
+        try:
+            return self._by_framework(method, args, kwargs)
+        finally:
+            self.merges -= 1
+
     def new_spec(self, kind, /, *args, **kwargs):
         for x in (*args, *kwargs.values()):
             self.run.operands.values(x)
@@ -288,5 +298,5 @@ class Functionals(Handler):
         elif composites.is_composite(kind):
             for x in composites.composite_parts(it):
                 self.note_handed(x)
-        elif id(it) not in self.run.born and kind not in PLAIN and it is not None and kind not in _CONSTANTS and not tfi.is_variable(it):
+        elif id(it) not in self.run.born and kind not in PLAIN and it is not None and kind not in _CONSTANTS and not isinstance(it, Enum) and not tfi.is_variable(it):
             self.run.impure(f"gives the framework an object of type {kind.__name__}")

@@ -51,6 +51,18 @@ class Places(Handler):
         else:
             self.run.reads.entry(it, key, it[key])
 
+    def finds(self, state):
+        """A call is skipped that counts what this attribute or item holds as an argument."""
+        owner, name = state
+        if type(owner) in WITH_ITEMS:
+            self.take(owner, name)
+        elif not self.has_set(owner, name) and state.key not in self.run.carried:
+            space = vars(owner)
+            if name in space:
+                self.run.reads.entry(space, name, space[name])
+            else:
+                self.run.reads.absent(space, name)
+
     def counter(self, owner, name):
         """A number that stands for the counter that is there, which is handed on as it is; None if there is none, or it cannot be told from others."""
         if self.run.reason is not None or self.run.recording is None or (id(owner), name) not in self.run.runner.program.counters or not self._varies(owner, name):
