@@ -32,7 +32,7 @@ _SETTINGS = {
 _of_modules = tfi.tf.Module.with_name_scope.__func__.__globals__  # of what it makes of a method, too
 _LOOPS = frozenset(["foldl", "foldr", "fori_loop", "map", "map_fn", "scan", "while_loop"])
 OF_ARRAYS = frozenset(["close", "concat", "gather", "read", "scatter", "size", "split", "stack", "unstack", "write"])  # methods of a TensorArray
-_OF_STRATEGIES = frozenset(["reduce_to", "update"])
+_OF_STRATEGIES = frozenset(["batch_reduce_to", "reduce_to", "update"])
 _OF_STRUCTURES = frozenset(["assert_same_structure", "flatten", "is_nested", "map_structure", "map_structure_up_to", "pack_sequence_as"])
 
 
