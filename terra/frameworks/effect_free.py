@@ -17,8 +17,8 @@ _WITHOUT_OPERATIONS = frozenset(
     "assert_greater assert_greater_equal assert_positive assert_negative assert_non_positive assert_non_negative assert_integer "
     "assert_proper_iterable is_numeric_tensor is_strictly_increasing is_non_decreasing "
     # TensorFlow's own names of some of these
-    "convert_to_tensor_v2_with_dispatch is_tf_type linspace_nd constant_value int_shape control_dependencies is_sparse".split())
-_OF_TYPES = frozenset(["is_numeric_tensor", "is_sparse", "is_tensor", "is_tf_type"])  # which look at what they are given, but not at its values
+    "convert_to_tensor_v2_with_dispatch is_symbolic_tensor is_tf_type linspace_nd constant_value int_shape control_dependencies is_sparse".split())
+_OF_TYPES = frozenset(["is_numeric_tensor", "is_sparse", "is_symbolic_tensor", "is_tensor", "is_tf_type"])  # which look at what they are given, but not at its values
 _STRATEGIES = "tensorflow.python.distribute.distribute_lib"
 # Functions without arguments that give a setting, by module.
 _SETTINGS = {
@@ -26,14 +26,18 @@ _SETTINGS = {
     "keras.src.dtype_policies.dtype_policy": frozenset(["dtype_policy"]),
     "tf_keras.src.backend_config": frozenset(["epsilon", "floatx", "image_data_format"]),
     _STRATEGIES: frozenset(["get_strategy", "has_strategy", "get_replica_context", "in_cross_replica_context"]),
+    "tensorflow.python.eager.context": frozenset(["executing_eagerly"]),
     "tensorflow.python.util.traceback_utils": frozenset(["is_traceback_filtering_enabled"]),
-    "tensorflow.python.framework.ops": frozenset(["executing_eagerly_outside_functions", "get_default_graph", "inside_function"]),
+    "tensorflow.python.framework.ops": frozenset(["executing_eagerly_outside_functions", "get_default_graph", "get_name_scope", "inside_function"]),
 }
 _of_modules = tfi.tf.Module.with_name_scope.__func__.__globals__  # of what it makes of a method, too
 _LOOPS = frozenset(["foldl", "foldr", "fori_loop", "map", "map_fn", "scan", "while_loop"])
 OF_ARRAYS = frozenset(["close", "concat", "gather", "read", "scatter", "size", "split", "stack", "unstack", "write"])  # methods of a TensorArray
 _OF_STRATEGIES = frozenset(["batch_reduce_to", "reduce_to", "update"])
-_OF_STRUCTURES = frozenset(["assert_same_structure", "flatten", "is_nested", "map_structure", "map_structure_up_to", "pack_sequence_as"])
+_OF_STRUCTURES = frozenset([
+    "assert_same_structure", "assert_shallow_structure", "flatten", "flatten_up_to", "flatten_with_joined_string_paths", "flatten_with_tuple_paths", "flatten_with_tuple_paths_up_to",
+    "is_nested", "map_structure", "map_structure_up_to", "map_structure_with_paths", "map_structure_with_tuple_paths", "map_structure_with_tuple_paths_up_to", "pack_sequence_as"])
+_NEST = "tensorflow.python.util.nest"  # where TensorFlow has them; `tf.nest` exports a few
 
 
 def follows_from_arguments(function):
@@ -68,7 +72,7 @@ def only_calls(function):
     if function is tfi.tf.cond:
         return True
     name = function.__name__
-    return name in _OF_STRUCTURES and _is_in(function, name, tfi.tf.nest, "tree")
+    return name in _OF_STRUCTURES and _is_in(function, name, sys.modules[_NEST], "tree")
 
 
 def is_loop(function):

@@ -50,7 +50,7 @@ def is_stock_layer(kind):
 def may_do_nothing(owner):
     """Returns whether calls of `owner` may well run no operation: dropout in inference, the losses of a model without regularizers, an optimizer that
     scales no loss, the metrics of a model that has none."""
-    return is_stock_object(owner) or is_derived_object(owner) or stock_package(type(owner).__module__) in ("optimizers", "trainers")
+    return is_stock_object(owner) or derives_from_stock(type(owner)) or stock_package(type(owner).__module__) in ("optimizers", "trainers")
 
 
 def is_stock_function(callee):

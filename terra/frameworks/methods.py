@@ -1,13 +1,13 @@
 """Tables of methods of Python's own lists, dicts, sets and strings: which read, write or run the program's code, by name."""
 
 # Methods that change their object.
-MUTATORS = frozenset("append extend insert pop remove clear sort reverse add discard update setdefault popitem "
+MUTATORS = frozenset("append appendleft extend extendleft insert pop popleft rotate remove clear sort reverse add discard update setdefault popitem "
                       "intersection_update difference_update symmetric_difference_update".split())
 # Methods of lists, dicts, sets, strings and numbers by how they look at their arguments.
 COMPARING = frozenset("remove index count sort get pop setdefault add discard".split())
 JOINING = frozenset(
     "union intersection difference symmetric_difference issubset issuperset isdisjoint intersection_update difference_update "
     "symmetric_difference_update".split())
-NOT_LOOKING = frozenset("append copy keys values items clear reverse popitem".split())
+NOT_LOOKING = frozenset("append appendleft copy keys values items clear reverse popitem popleft rotate".split())
 # Methods that give a container or a view made just now.
 MAKING = frozenset("copy keys values items split rsplit splitlines union intersection difference symmetric_difference".split())

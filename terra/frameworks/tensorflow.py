@@ -5,7 +5,7 @@ from terra.tf import private_names as tfi
 # Namespaces whose functions are skipped where they are called, by package.
 NAMESPACES = {
     "tensorflow": ("", "math", "nn", "linalg", "image", "signal", "bitwise", "random", "debugging", "sparse", "strings", "ragged", "sets", "quantization",
-                   "math.special", "raw_ops"),
+                   "math.special", "raw_ops", "compat.v1.losses", "compat.v1.math", "compat.v1.nn"),
     "keras": ("ops", "ops.nn", "ops.numpy", "ops.linalg", "ops.image", "activations", "losses", "random", "src.legacy.backend"),
     "tf_keras": ("activations", "losses", "backend"),
 }

@@ -160,7 +160,7 @@ def observed_code(function):
 def is_observable(function):
     """Returns whether a function has an observed form."""
     try:
-        _observable_factory(function, False)
+        observed_code(function)
     except Unobservable:
         return False
     return True

@@ -96,7 +96,7 @@ def is_c_class(cls):
 
 _FIELD = type(collections.namedtuple("_", "field").__dict__["field"])
 _OF_TUPLES = frozenset(vars(tuple)).union(["__bool__", "__reversed__", "__init__", "__getattr__", "__class__"]).difference(
-    ["__doc__", "__new__", "__repr__", "__getnewargs__", "__class_getitem__", "index", "count"])
+    ["__doc__", "__new__", "__hash__", "__repr__", "__getnewargs__", "__class_getitem__", "index", "count"])
 
 
 READING = frozenset(["items", "keys", "values", "get", "copy", "index", "count"])  # methods of list and dict that change nothing

@@ -44,6 +44,17 @@ class Assignments:
         node.value, node.targets = self._assigned(node.value, node.targets)
         return [node, *rest, *self._let_go(*named)]
 
+    def _unpack_first(self, node):
+        """Has the first statement within a context unpack what it gives, or store that elsewhere than in a name of the function's own."""
+        for k, item in enumerate(node.items):
+            target, rest = item.optional_vars, node.items[k + 1:]
+            if target is not None and (not isinstance(target, gast.Name) or target.id in self.shown):
+                item.optional_vars = gast.Name(self._prefix + "context", gast.Store(), None, None)
+                first = gast.Assign([target], gast.copy_location(gast.Name(self._prefix + "context", gast.Load(), None, None), node))
+                inner = [gast.copy_location(gast.With(rest, node.body, None), node)] if rest else node.body
+                node.items, node.body = node.items[:k + 1], [gast.copy_location(first, node), *self._let_go("context"), *inner]
+                return
+
     def _let_go(self, *names):
         """Statements by which the names of Terra's, that a statement has used, keep nothing alive behind it."""
         return [gast.Assign([gast.Name(self._prefix + name, gast.Store(), None, None)], gast.Constant(None, None)) for name in names]

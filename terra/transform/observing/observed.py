@@ -392,9 +392,8 @@ class Observed(Assignments, MatchStatements, gast.NodeTransformer):
         return self._show("looped", node) if shape is None else self._show("unpacking", node, shape=shape)
 
     def visit_With(self, node):
+        self._unpack_first(node)
         for item in node.items:
             item.context_expr = self._shown("context", item.context_expr)
-            if item.optional_vars is not None and (not isinstance(item.optional_vars, gast.Name) or item.optional_vars.id in self.shown):
-                raise Unobservable(f"line {node.lineno} unpacks or stores what a context gives")
         node.body = self._visit_list(node.body)
         return node

@@ -30,7 +30,8 @@ class PropertyReads(guard_builder.GuardBuilder):
 
     def __init__(self, reads, name):
         super().__init__(container_guard.ContainerGuard(), [], reading=True)
-        self.reads = reads
+        self.reads, self.name = reads, name
+        self.is_particular = False  # whether a class has a property of its own which this one does not ask for, though another may
         self.strict = name not in keras.QUIET_PROPERTIES  # nothing of the user's is to be there
         self.asks_metrics = name in keras.OF_METRICS
         self.classes = set()
@@ -94,6 +95,9 @@ class PropertyReads(guard_builder.GuardBuilder):
                     continue
                 for name, value in vars(cls).items():
                     replaced = next((vars(base)[name] for base in librarys if name in vars(base)), None)
+                    if type(value) is property and type(replaced) is property and name not in _asked_for(tuple(librarys), (self.name,)):
+                        self.is_particular = True
+                        continue
                     if (name in _ASKED and value is not None) or (name == "__class__") or not (
                             replaced is None or (name == "metrics" and not self.asks_metrics) or _is_quiet(name, value, replaced, tuple(librarys))):
                         raise Unskippable
@@ -102,16 +106,16 @@ class PropertyReads(guard_builder.GuardBuilder):
 def _is_quiet(name, value, replaced, librarys):
     """Returns whether the framework's properties do not notice that a class defines `name` as `value`, in place of what its bases `librarys`, the framework's, have."""
     if _is_function(value):
-        return _is_function(replaced) and (not name.startswith("_") or name.endswith("__") or name not in _asked_for(librarys))
+        return _is_function(replaced) and (not name.startswith("_") or name.endswith("__") or name not in _asked_for(librarys, keras.QUIET_PROPERTIES))
     return defined(type(value), "__get__") is None or name in ("__dict__", "__weakref__")
 
 
 @functools.lru_cache(None)
-def _asked_for(librarys):
-    """All names that the code behind these properties mentions, in these classes of the framework's and in its models, of which they may be parts."""
+def _asked_for(librarys, asked):
+    """All names that the code behind the properties `asked` mentions, in these classes of the framework's and in its models, of which they may be parts."""
     roots = {cls.__module__.split(".", 1)[0] for cls in librarys} - {"tensorflow"}
     classes = {*librarys, *[cls for root in roots for cls in getattr(sys.modules.get(root), "Model", object).__mro__]}
-    names, todo = set(), list(keras.QUIET_PROPERTIES)
+    names, todo = set(), list(asked)
     while todo:
         name = todo.pop()
         if name not in names:

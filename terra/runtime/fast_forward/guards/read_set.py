@@ -24,6 +24,8 @@ from terra.transform import forms
 _code = attrgetter("__code__")
 _defaults = attrgetter("__defaults__")
 _kwdefaults = attrgetter("__kwdefaults__")
+_annotations = attrgetter("__annotations__")
+DECORATING = frozenset(["__signature__", "__wrapped__"])  # attributes of a function that says that it has other parameters than its code
 _contents = attrgetter("cell_contents")
 _attributes = attrgetter("__dict__")
 _FIELDS = {_code: "__code__", _defaults: "__defaults__", _kwdefaults: "__kwdefaults__", _contents: "cell_contents"}
@@ -105,6 +107,9 @@ class ReadSet:
     def parts(self, owner, name):
         """The property `name` of the framework's looked at the object `owner` and its parts. Raises Unskippable if it may call the user's code."""
         how = name if name in keras.OF_METRICS else name in keras.QUIET_PROPERTIES
+        known = self._parts.get((how, id(owner)))
+        if known is not None and known.is_particular:
+            how = name
         if (how, id(owner)) not in self._parts:
             looks = PropertyReads(self, name)
             looks.object(owner)  # it raises again the next time, if it does now
@@ -127,11 +132,7 @@ class ReadSet:
 
     def function(self, function, globals_read, shown):
         """A user's function was called: its code and defaults, the globals of these names, what its cells hold; but not those of the names `shown`."""
-        self.asked(_code, function, function.__code__)
-        self.asked(_defaults, function, function.__defaults__)
-        self.asked(_kwdefaults, function, function.__kwdefaults__)
-        if function.__kwdefaults__:
-            self.contents(function.__kwdefaults__)
+        self._parameters(function)
         space, builtins = function.__globals__, function.__builtins__ if hasattr(function, "__builtins__") else {}
         for name in globals_read:
             if name in shown:
@@ -147,6 +148,21 @@ class ReadSet:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             if name not in shown:
                 self.cell(cell)
+
+    def _parameters(self, function):
+        self.asked(_code, function, function.__code__)
+        self.asked(_defaults, function, function.__defaults__)
+        self.asked(_kwdefaults, function, function.__kwdefaults__)
+        if function.__kwdefaults__:
+            self.contents(function.__kwdefaults__)
+
+    def signature(self, function):
+        """It was asked which parameters a function has, that is not decorated: its annotations and defaults, too."""
+        self._parameters(function)
+        self.asked(_annotations, function, function.__annotations__)
+        self.contents(function.__annotations__)
+        for name in DECORATING:
+            self.absent(vars(function), name)
 
     def plain_numbers(self):
         """(`StorageSource`, value) of the numbers that were read where another one can be put."""

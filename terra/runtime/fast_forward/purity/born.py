@@ -13,7 +13,7 @@ from terra.tf import private_names as tfi
 
 
 class Born(dict):
-    """Identity -> a weak reference to the object, or the object itself where there can be none."""
+    """Identity -> a weak reference to the object, or the object itself where there can be none; None in place of an iterator that is not held."""
 
     _is_closed = False
 
@@ -30,10 +30,15 @@ class Born(dict):
         except TypeError:
             self[key] = it
 
+    def add_unheld(self, it: Any) -> None:
+        """The run has made an iterator that is not held, as it would keep what it goes through. (What has its identity later was made in the run, too.)"""
+        if not self._is_closed:
+            self[id(it)] = None
+
     def drop_iterators(self) -> None:
-        """Hold no iterator any more: it would keep what it goes through."""
+        """Hold no iterator any more."""
         for key in [key for key, it in self.items() if type(it) in ITERATORS]:
-            del self[key]
+            self[key] = None
 
     def close(self) -> None:
         """Forget all, and what is added from now on: the run is impure."""

@@ -85,7 +85,7 @@ class Run:
         self.bounds = []  # numbers that vary, and are bounds of the slice that is about to be taken
         self.keyed = {}  # id -> dict or set whose keys were looked at
         self.given = given  # ids of the containers among the arguments
-        self.numpys_errors = numpys_errors(np)  # what NumPy does about errors, when the run begins
+        self.numpys_errors = numpys_errors("")  # what NumPy does about errors, when the run begins
         self._handlers = handlers
         for name, handler in handlers.items():
             setattr(self, name, handler(self))
@@ -210,7 +210,9 @@ class Run:
         self.skipped.append((start, length))
 
     def fresh(self, it):
-        if not self.lets_go or type(it) not in HOLDING:
+        if self.lets_go and type(it) in HOLDING:
+            self.born.add_unheld(it)
+        else:
             self.born.add(it)
         return it
 

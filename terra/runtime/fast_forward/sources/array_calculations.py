@@ -185,15 +185,22 @@ def is_plain_value(x):
     return kind in _FIXED or isinstance(x, (np.dtype, np.generic))
 
 
-def is_filtered(action, but=None):
-    """Whether a warning of NumPy's calculations may be treated so, by the filters that there are, not counting those for the category `but`."""
-    return any(f[0] == action and (issubclass(RuntimeWarning, f[2]) or issubclass(f[2], RuntimeWarning)) and f[2] is not but for f in warnings.filters)
+def is_filtered(action, but=None, module=None):
+    """Whether a warning of NumPy's calculations may be treated so, by the filters that there are, not counting those for the category `but`, nor those for other modules than `module`, if that
+    is given: the one that calculates."""
+    return any(
+        f[0] == action and f[2] is not but and (issubclass(RuntimeWarning, f[2]) or _is_numpys(f[2])) and (module is None or f[3] is None or f[3].match(module)) for f in warnings.filters)
 
 
-def numpys_errors(_):
-    """Returns what NumPy does about errors; None if the program might notice each of them."""
+def _is_numpys(category):
+    """Whether a category of warnings is one of NumPy's own, of those that calculations may give; other libraries have theirs."""
+    return issubclass(category, RuntimeWarning) and category.__module__.split(".", 1)[0] == "numpy"
+
+
+def numpys_errors(module):
+    """Returns what NumPy does about errors where a module calculates, which has this name; None if the program might notice each of them."""
     modes = np.geterr().values()
-    return None if not _MODES.issuperset(modes) or is_filtered("always", numpys.RankWarning) else " ".join(modes)
+    return None if not _MODES.issuperset(modes) or is_filtered("always", numpys.RankWarning, module) else " ".join(modes)
 
 
 _MODES = frozenset(["ignore", "warn", "raise"])

@@ -10,7 +10,7 @@ item) is an opaque call in turn.
 
 import functools
 import threading
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Callable, NamedTuple
 
 from terra import ours
@@ -72,7 +72,14 @@ class _Outcomes(threading.local):
 
 
 outcomes = _Outcomes()
+_STEADY = frozenset([ModuleType, FunctionType, type])
 ANYTHING = object()  # in place of what a call has given, if nobody looks at it
+
+
+class Same(NamedTuple):
+    """Says that a call gives this very object."""
+
+    value: Any
 
 
 class OfKind(NamedTuple):
@@ -183,7 +190,14 @@ def identity(value: Any) -> Any:
     return scalar(value) if kind in SCALARS else OBJECT
 
 
+def is_steady(function: Any, value: Any) -> bool:
+    """Returns whether what `function` gives is known as the object that it is: a module, function or class which is an attribute of something."""
+    return function is getattr and type(value) in _STEADY
+
+
 def _is_expected(value: Any, expected: Any) -> bool:
+    if type(expected) is Same:
+        return value is expected.value
     return expected is ANYTHING or (type(value) is expected.kind if type(expected) is OfKind else identity(value) == expected)
 
 

@@ -23,7 +23,7 @@ def is_librarys_or_none(function):
 
 def attributes_of(it, kind):
     """Returns the dict that `it` keeps its attributes in; None if it has none."""
-    if kind is threading.local:  # that of this thread
+    if issubclass(kind, threading.local):  # that of this thread
         return it.__dict__
     how = defined(kind, "__dict__")
     if how is None:

@@ -7,7 +7,7 @@ import sys
 import traceback
 import warnings
 import weakref
-from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorType, MethodType
+from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ def runs_program(callee: Any, args: tuple) -> bool:
     if callee is getattr or callee is hasattr:
         it, name = args[:2]
         kind = type(it)
-        if kind is super or issubclass(kind, type) or is_librarys(kind):
+        if kind is super or issubclass(kind, type) or (is_librarys(kind) and type(defined(kind, name)) is not MemberDescriptorType):
             return True
         how = defined(kind, "__dict__")
         held = how.__get__(it) if type(how) is GetSetDescriptorType else ()

@@ -61,6 +61,8 @@ class Attributes(Handler):
             if number is not None:
                 return answer(name, number)
         self.run.deferred.looked_at(it)
+        if kind is super and (getter := self._getter_above(it, name)) is not None:
+            return answer(name, getter(it.__self__))
         if self.run.libraries.is_librarys_attribute(it, kind, name):
             value = self.run.libraries.of_librarys_object(it, name) if kind is not super else self._of_super(it, name)
             return it if type(value) is MethodType else answer(name, value)
@@ -206,13 +208,23 @@ class Attributes(Handler):
             elif it not in self.run.dynamic:
                 self.run.contents.look_into(it)
         elif kind is FunctionType or kind is MethodType or kind is BuiltinFunctionType:
-            if name not in ("__name__", "__qualname__"):
-                self.run.impure(f"asks a function for {name}")
-            elif kind is not BuiltinFunctionType:
-                function = getattr(it, "__func__", it)
-                self.run.reads.asked(attrgetter(name), function, getattr(function, name, None))
+            self._function_attribute(it, kind, name)
         else:
             self._instance_attribute(it, kind, name)
+
+    def _function_attribute(self, it, kind, name):
+        function = it.__func__ if kind is MethodType else it
+        if name in ("__self__", "__func__") and kind is MethodType:
+            pass  # which stay
+        elif name in ("__name__", "__qualname__"):
+            if kind is not BuiltinFunctionType:
+                self.run.reads.asked(attrgetter(name), function, getattr(function, name, None))
+        elif type(function) is not FunctionType or hasattr(FunctionType, name) or hasattr(kind, name):
+            self.run.impure(f"asks a function for {name}")
+        elif name in vars(function):
+            self.run.reads.entry(vars(function), name, vars(function)[name])
+        else:
+            self.run.reads.absent(vars(function), name)
 
     def _variable_attribute(self, variable, kind, name):
         held = vars(variable)
@@ -226,6 +238,15 @@ class Attributes(Handler):
             self.run.reads.entry(held, name, held[name])
         else:
             self.run.reads.absent(held, name)
+
+    def _getter_above(self, it, name):
+        """Returns what to call for a property that `super()` finds; None if it is none, or cannot be observed."""
+        found = self._found_above(it, name)
+        if type(found) is not property or type(found.fget) is not FunctionType:
+            return None
+        if is_frameworks_function(found.fget):
+            return self.run.library_code.called(found.fget)
+        return self.run.calls.user_function(found.fget, None) if policy.may_know_program(found.fget) else None
 
     def _super_attribute(self, it, name):
         found = self._found_above(it, name)

@@ -1,5 +1,6 @@
 """The observer's part for builtins, and of numpy's functions, without side effects: their arguments must not have any, either."""
 
+import collections
 import contextlib
 import functools
 import itertools
@@ -17,13 +18,13 @@ from terra.runtime.fast_forward.purity.unknown.stand_ins import SpecialMethod
 from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, METHODS, warned, writes
-from terra.runtime.fast_forward.sources.effects import GROWING, Append
+from terra.runtime.fast_forward.sources.effects import GROWING
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, READING, TENSORS, is_c_class, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, READING, TENSORS, defined, is_c_class, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
 
-_CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
+_CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, collections.deque, dict, set, frozenset, reversed, type,
                           itertools.chain, itertools.islice, itertools.product, itertools.repeat, contextlib.nullcontext, tfi.tensor_shape.TensorShape])
 _SPECIAL = {id(len): "__len__", id(iter): "__iter__", id(next): "__next__"}
 _ITERATING = frozenset(_SPECIAL)
@@ -60,13 +61,15 @@ class Builtins(Handler):
         made = self.run.changes.set_attribute if callee is setattr else self.run.objects.operator_function(callee)
         if made is not None:
             return made
+        if owner is itertools.chain and callee.__name__ == "from_iterable":
+            return self.run.contents.chained
         if isinstance(owner, (ModuleType, type)):
             return self.run.opaque.calling(callee, f"calls {callee.__qualname__}")
         if residual_calls.is_residual(owner, callee.__name__):
             return functools.partial(self.run.live_calls.make, owner, callee.__name__)
         if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self.run.born and id(owner) not in self.run.given:
-            return functools.partial(self._append, callee)
-        if type(owner) in LISTS or is_librarys_container(type(owner)) or (callee.__name__ in READING and is_like_builtin(type(owner))):
+            return functools.partial(self.run.changes.appended, callee)
+        if type(owner) in LISTS or (type(owner) is collections.deque and id(owner) in self.run.born) or is_librarys_container(type(owner)) or (callee.__name__ in READING and is_like_builtin(type(owner))):
             if callee.__name__ in methods.MUTATORS:
                 if id(owner) not in self.run.born:
                     return self.run.opaque.calling(callee, "changes a container that it has not made")
@@ -99,13 +102,6 @@ class Builtins(Handler):
         for x in items:
             total = function(total, x)
         return total
-
-    @ours.calling
-    def _append(self, callee, /, *args, **kwargs):
-        """Append to a list or deque that was there before."""
-        callee(*args, **kwargs)
-        effect = Append(callee.__self__, ("appended", len(self.run.effects)), None, item=args[0])
-        self.run.effects[effect.key] = effect
 
     @ours.calling
     def on_plain(self, callee, /, *args, **kwargs):
@@ -232,14 +228,14 @@ class Builtins(Handler):
         """Call a method of a list, a dict or a string."""
         owner, name = callee.__self__, callee.__name__
         check = self.run.operands.operand  # strings and numbers
-        if type(owner) in LISTS or type(owner) is tuple or type(owner) is range or is_librarys_container(type(owner)):
+        if type(owner) in LISTS or type(owner) is tuple or type(owner) is collections.deque or type(owner) is range or is_librarys_container(type(owner)):
             check = None
             if name == "update" and type(owner) is dict:
                 args = [*map(self.run.contents.pairs, args)]
             elif name == "update" or name in methods.JOINING:
                 args = [self.run.contents.each(x, self.run.operands.compared) for x in args]
-            elif name in ("extend", "insert"):
-                check = self.run.contents.iterated if name == "extend" else None
+            elif name in ("extend", "extendleft", "insert"):
+                check = self.run.contents.iterated if name != "insert" else None
                 self.run.operands.operand(args[0]) if name == "insert" and args else None
             elif name in methods.COMPARING:
                 for x in args[:1]:
@@ -263,12 +259,13 @@ class Builtins(Handler):
             if type(owner) is bytes and not all(type(x) in (list, tuple) and set(map(type, x)) <= {bytes} for x in args):
                 self.run.impure("joins bytes that may change")
         for x in (*args, *kwargs.values()) if check is not None else ():
-            check(x)
+            if (why := self.run.attempted(check, x)) is not None:
+                return self.run.opaque.make(callee, args, kwargs, why)
         result = callee(*args, **kwargs)
         return self._made(result) if callee.__name__ in methods.MAKING else result
 
     def _made(self, result):
-        if type(result) in LISTS or type(result) in ITERATORS:
+        if type(result) in LISTS or type(result) is collections.deque or type(result) in ITERATORS:
             self.run.fresh(result)
         return result
 
@@ -292,6 +289,8 @@ class Builtins(Handler):
             self.run.impure("asks for an attribute by an unusual name")
         elif self.run.reason is None and not ((callee is hasattr or default) and self.run.attributes.lacks_attribute(it, name)):
             if (why := self.run.attempted(self.run.attributes.attribute, it, name)) is not None:
+                if callee is getattr and type(defined(type(it), name)) is property:
+                    return getattr(self.run.attributes.owner(it, name), name)
                 return self.run.opaque.make(callee, args, {}, why)
         return callee(it, name, *default)
 

@@ -5,6 +5,7 @@ import collections.abc
 import dataclasses
 import functools
 import inspect
+import typing
 import weakref
 from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -17,6 +18,7 @@ from terra.location import location
 from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.fast_forward.purity.facts.library_classes import calls_library, within_scope
 from terra.runtime.fast_forward.purity.facts.bytecode import cleans_up
+from terra.runtime.fast_forward.guards.read_set import DECORATING
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping, user_layers
 from terra.runtime.fast_forward.sources import residual_calls
@@ -96,6 +98,8 @@ class Calls(Handler):
                     return functools.partial(self.run.functionals.vectorizing, callee)
                 if effect_free.is_loop(callee):
                     return functools.partial(self.run.functionals.loop, callee)
+                if callee is tfi.tf.init_scope:  # where nothing is skipped: what issues no operation does no harm
+                    return functools.partial(self.run.builtins.anew, form)
                 if effect_free.is_setting(callee):
                     return functools.partial(self._setting, callee)
             if fast_calls.substitute(callee) is not None and not self.run.library_code.is_to_be_observed(callee):
@@ -106,6 +110,10 @@ class Calls(Handler):
                 return functools.partial(self.run.builtins.on_plain, callee)
             if is_frameworks_function(callee) and effect_free.follows_from_arguments(callee):  # of an older namespace, such as tf_keras.backend
                 return functools.partial(self.run.framework.call, callee, form)
+            if callee is inspect.getfullargspec:
+                return self._parameters
+            if callee is typing.cast:  # which gives what it is given
+                return callee
             if callee is dataclasses.replace:
                 return self.run.objects.replaced
             if self.run.objects.makes_context(callee):
@@ -165,6 +173,18 @@ class Calls(Handler):
             return form
         return inside
 
+    @ours.calling
+    def _parameters(self, /, *args, **kwargs):
+        """Call `inspect.getfullargspec`: what it says of a function follows from that."""
+        function = getattr(args[0], "__func__", args[0]) if len(args) == 1 and not kwargs else None
+        if type(function) is not FunctionType or id(function) in self.run.born or not DECORATING.isdisjoint(vars(function)):
+            return self.run.opaque.make(inspect.getfullargspec, args, kwargs, "calls getfullargspec")
+        self.run.reads.signature(function)
+        found = inspect.getfullargspec(*args)
+        for part in (found.args, found.kwonlyargs):
+            self.run.fresh(part)
+        return found
+
     def _partial(self, callee, form, instrumented):
         """A functools.partial: what it calls is called observed."""
         if id(callee) not in self.run.born:
@@ -198,11 +218,12 @@ class Calls(Handler):
             self.run.operands.values((args, kwargs))
         args = [self._structure(x) for x in args]
         result = function(*args, **{name: self._structure(x) for name, x in kwargs.items()})
-        if function.__name__ == "flatten":
+        name = function.__name__
+        if name.startswith("flatten"):
             self.run.fresh(result)
-        elif function.__name__ == "map_structure" and len(args) > 1:
+        elif name in ("map_structure", "map_structure_with_paths", "map_structure_with_tuple_paths") and len(args) > 1:
             self._made_like(args[1], result)
-        elif function.__name__ in ("pack_sequence_as", "map_structure_up_to") and args:
+        elif name.startswith(("pack_sequence_as", "map_structure")) and args:
             self._made_like(args[0], result)
         return result
 
@@ -220,7 +241,7 @@ class Calls(Handler):
         kind = type(it)
         if kind in PLAIN or kind in TENSORS:
             self.run.deferred.looked_at(it)
-        elif kind is list or kind is tuple or kind is dict or (makes_named_tuples(kind) and self.run.classes.is_named_tuple(kind)):
+        elif kind is list or kind is tuple or kind is dict or (is_librarys_container(kind) and isinstance(it, list)) or (makes_named_tuples(kind) and self.run.classes.is_named_tuple(kind)):
             self.run.contents.look_into(it)
             if kind is dict:
                 self.run.contents.keys(it)

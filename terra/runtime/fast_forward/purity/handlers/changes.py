@@ -6,6 +6,7 @@ from types import FunctionType, ModuleType
 
 import numpy as np
 
+from terra import ours
 from terra.frameworks import keras
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.guards import attribute_filter
@@ -157,6 +158,13 @@ class Changes(Handler):
             else:
                 added = None if effect.added is None or known.added is None else effect.added + known.added
                 self.run.effects[key] = Effect(effect.owner, effect.name, added, before=known.before)
+
+    @ours.calling
+    def appended(self, callee, /, *args, **kwargs):
+        """Append to a list or deque that was there before."""
+        callee(*args, **kwargs)
+        effect = Append(callee.__self__, ("appended", len(self.run.effects)), None, item=args[0])
+        self.run.effects[effect.key] = effect
 
     def set_attribute(self, it, name, value, /):
         """Call `setattr`."""

@@ -5,9 +5,11 @@ Operators look as deep as their operands go, so the containers in a container ar
 
 import collections
 import functools
+import itertools
 
 import numpy as np
 
+from terra import ours
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItems, SpecialMethod
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
@@ -100,6 +102,11 @@ class Contents(Handler):
     def iterated(self, it):
         """The items of `it` are looked at in turn, by it or what this returns."""
         return self.run.fresh(self.run.opaque.items(it)) if it in self.run.opaque else self.container(it)
+
+    @ours.calling
+    def chained(self, items, /):
+        """Call `itertools.chain.from_iterable`."""
+        return self.run.fresh(itertools.chain.from_iterable(map(self.iterated, self.iterated(items))))
 
     def looped(self, it):
         """A loop goes over `it`: returns what is to take its place. (Whatever else takes items in turn asks `it` how many it has, too.)"""

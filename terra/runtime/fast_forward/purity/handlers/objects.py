@@ -145,9 +145,9 @@ class Objects(Handler):
         return functools.partial(operands.unary if callee in (operator.neg, operator.pos, operator.invert) else operands.comparison if name in _COMPARISONS else operands.binary, name)
 
     def identity(self, it, /):
-        """The `id` of a variable that was there before is the same each time."""
+        """The `id` of an object that was there before is the same each time."""
         it = itself(it)
-        if not tfi.is_variable(it) or id(it) in self.run.born:
+        if id(it) in self.run.born or it in self.run.opaque or not self.run.operands.has_identity(it):
             return self.run.opaque.make(id, (it,), {}, "calls id")
         return id(it)
 

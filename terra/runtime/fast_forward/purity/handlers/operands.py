@@ -1,8 +1,10 @@
 """The observer's part for operands: which objects run no code of the user's when they are calculated with, compared, hashed or printed."""
 
 import abc
+import collections
 import enum
 import operator
+import sys
 import warnings
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType, WrapperDescriptorType
 
@@ -15,12 +17,14 @@ from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.purity.unknown.stand_ins import SpecialMethod
 from terra.runtime.fast_forward.sites import fast_calls
 from terra.runtime.fast_forward.sources.array_calculations import numpys_errors
-from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, VIEWS, is_container, is_librarys
+from terra.runtime.interpreter import frames
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, VIEWS, defined, is_container, is_librarys
 from terra.runtime.tensors.open_shapes import LazyShape
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
 from terra.tf import opschema
 
+_PRINTING = ("__format__", "__repr__", "__str__")
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__")
 _TRUTH = ("__bool__", "__len__")
 _UNIQUE = frozenset([type(None), bool, type(Ellipsis), type(NotImplemented), tfi.tf.DType])
@@ -213,7 +217,7 @@ class Operands(Handler):
         self.value(it)
         kind = type(it)
         if not (kind in PLAIN or kind in TENSORS or kind is tuple):
-            if kind in LISTS:
+            if kind in LISTS or kind is collections.deque:
                 self.run.contents.look_into(it)
             elif any(hasattr(kind, name) for name in _TRUTH):
                 self.operand(it)
@@ -222,13 +226,18 @@ class Operands(Handler):
         return it
 
     def identified(self, it):
-        """`it is x`: numbers and strings are known by their values only, tensors, arrays and containers that the run was given by their structure."""
-        kind = type(it)
+        """`it is x`"""
         self.run.deferred.looked_at(it)
-        if kind not in _UNIQUE and self.run.reason is None and (
-                kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(it, np.generic) or id(it) in self.run.given):
+        if self.run.reason is None and not self.has_identity(it):
             self.run.impure(f"asks which object of type {type(it).__name__} it is")
         return itself(it)
+
+    def has_identity(self, it):
+        """Whether the run knows which object it is: numbers and strings are known by their values only, tensors, arrays and containers that it was given by their structure. There is only one
+        empty tuple."""
+        kind = type(it)
+        return kind in _UNIQUE or (kind is tuple and not it) or not (
+            kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(it, np.generic) or id(it) in self.run.given)
 
     def formatted(self, it):
         """`it` is put into an f-string."""
@@ -286,6 +295,10 @@ class Operands(Handler):
 
     def _printed(self, it):
         kind = type(it)
+        if id(it) not in self.run.born and it not in self.run.opaque and all(defined(kind, name) is vars(object)[name] for name in _PRINTING):
+            self.run.classes.note_class(it)
+            self._lacks(kind, _PRINTING)  # so it is named by its class and identity
+            return
         if not (isinstance(it, (np.generic, np.ndarray, enum.Enum, np.dtype)) and self._is_value(it, kind)):
             self.run.impure(f"prints an object of type {kind.__name__}")
         elif np.get_printoptions().get("formatter"):
@@ -304,15 +317,16 @@ class Operands(Handler):
 
     def note_numpy(self):
         """numpy calculates: it may warn, or call the user's handler."""
-        state = numpys_errors(np)
+        module = sys.intern(str(frames.around_ours(sys._getframe(1)).f_globals.get("__name__")))
+        state = numpys_errors(module)
         if state is None:
             self.run.impure("calculates with numpy, whose warnings are always shown")
         self.run.reads.entry(vars(warnings), "filters", warnings.filters)
         self.run.reads.contents(warnings.filters)
-        if self.run.opaque.calls and state != self.run.numpys_errors:  # one of these has changed it
-            self.run.opaque.make(numpys_errors, (np,), {}, "calculates with numpy")
+        if self.run.opaque.calls and numpys_errors("") != self.run.numpys_errors:  # one of these has changed it
+            self.run.opaque.make(numpys_errors, (module,), {}, "calculates with numpy")
         else:
-            self.run.reads.asked(numpys_errors, np, state)
+            self.run.reads.asked(numpys_errors, module, state)
 
 
 def _numpys_printing(_):

@@ -18,7 +18,7 @@ from terra.runtime.fast_forward.purity.facts.program_code import callers_looked_
 from terra.runtime.fast_forward.purity.unknown.clock import Clock
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.effects import CONTENTS, space_of
-from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, VARYING, Caller, Held, OfKind, OpaqueCall, Result, identity, is_plain, outcomes, renewed
+from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, VARYING, Caller, Held, OfKind, OpaqueCall, Result, Same, identity, is_plain, is_steady, outcomes, renewed
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
@@ -124,6 +124,8 @@ class Opaque:
         try:
             parts = self._parts(callee, args, kwargs)
         except (Unskippable, TypeError) as error:
+            for it, _ in contents:
+                run.born.add(it)
             form = run.library_code.called(callee)
             if form is not None:
                 return form(*args, **kwargs)
@@ -197,7 +199,8 @@ class Opaque:
             return run.live_calls.gave(value, *place, args, kwargs)
         if residual_calls.is_residual(getattr(callee, "__self__", None), getattr(callee, "__name__", "")):
             self._has_drawn()
-        expected = ANYTHING if dropped else OfKind(type(value)) if varies else identity(value)
+        steady = is_steady(callee, value)
+        expected = ANYTHING if dropped else OfKind(type(value)) if varies else Same(value) if steady else identity(value)
         self.calls.append(OpaqueCall(parts, expected, len(run.effects), key, caller, is_blind, keeps_guards))
         if varies and type(value) in VARYING:
             value = renewed(value)
@@ -206,7 +209,7 @@ class Opaque:
             run.impure(f"{reason}, which gives something else each time")
         elif isinstance(value, BaseException):
             self._raising = id(value)  # it is not held: its traceback may hold anything
-        elif not dropped and not is_plain(value):
+        elif not dropped and not is_plain(value) and not steady:
             number = len(self.calls) - 1
             try:
                 self._known[id(value)] = weakref.ref(value, functools.partial(self._forget, id(value))), number
@@ -308,7 +311,7 @@ class Opaque:
         if kind in (MethodType, BuiltinFunctionType, MethodWrapperType) and not isinstance(it.__self__, (ModuleType, type, type(None))):
             owner = it.__self__
             if self.number_of(owner) is not None or id(owner) in run.born or type(owner) in TENSORS:
-                raise Unskippable("a method of something that was made just now")
+                raise Unskippable(f"a method of a {type(owner).__name__} that was made just now")
             if id(owner) in run.given:
                 raise Unskippable(f"a method of a {type(owner).__name__} that is an argument")
         if is_tapes(kind):
