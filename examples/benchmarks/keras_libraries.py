@@ -165,6 +165,18 @@ def quantized():
     return optimization.quantization.keras.quantize_model(model), how, batches(drawn(32 * BATCHES, 14, 14), drawn(32 * BATCHES, classes=10))
 
 
+def pruned():
+    """Training that sets more and more weights to zero, of the TensorFlow Model Optimization Toolkit's."""
+    import tensorflow_model_optimization as optimization
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([
+        layers.InputLayer(input_shape=(14, 14)), layers.Reshape((14, 14, 1)), layers.Conv2D(12, 3, activation="relu"), layers.MaxPooling2D(), layers.Flatten(), layers.Dense(10)])
+    sparsity = optimization.sparsity.keras
+    model = sparsity.prune_low_magnitude(model, pruning_schedule=sparsity.PolynomialDecay(0.5, 0.8, begin_step=0, end_step=200))
+    how = {"optimizer": "adam", "loss": tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), "metrics": ["accuracy"]}
+    return model, how, {**batches(drawn(32 * BATCHES, 14, 14), drawn(32 * BATCHES, classes=10)), "callbacks": [sparsity.UpdatePruningStep()]}
+
+
 MODES = {
     "eager": lambda model, **how: model.compile(run_eagerly=True, **how),
     "tf.function": lambda model, **how: model.compile(**({} if LEGACY else {"jit_compile": False}), **how),
@@ -175,7 +187,7 @@ PROGRAMS = {
     "coupling flow (BayesFlow)": ("bayesflow", posterior)}
 LEGACY_PROGRAMS = {
     "two towers (TF Recommenders)": ("tensorflow_recommenders", retrieval), "DeepFM (DeepCTR)": ("deepctr", factorization), "graph network (Spektral)": ("spektral", graphs),
-    "binary weights (Larq)": ("larq", binarized), "quantization (TF MOT)": ("tensorflow_model_optimization", quantized)}
+    "binary weights (Larq)": ("larq", binarized), "quantization (TF MOT)": ("tensorflow_model_optimization", quantized), "pruning (TF MOT)": ("tensorflow_model_optimization", pruned)}
 
 
 def fitting(package, build):

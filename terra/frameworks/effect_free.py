@@ -15,7 +15,7 @@ _WITHOUT_OPERATIONS = frozenset(
     "greater_equal logical_and logical_or logical_not device get_static_value stop_gradient ensure_shape tensorshape linear dropout assert_rank "
     "assert_rank_at_least assert_rank_in assert_shapes assert_type assert_scalar assert_equal assert_none_equal assert_less assert_less_equal "
     "assert_greater assert_greater_equal assert_positive assert_negative assert_non_positive assert_non_negative assert_integer "
-    "assert_proper_iterable is_numeric_tensor is_strictly_increasing is_non_decreasing "
+    "to_float to_double to_int32 to_int64 assert_proper_iterable is_numeric_tensor is_strictly_increasing is_non_decreasing "
     # TensorFlow's own names of some of these
     "convert_to_tensor_v2_with_dispatch is_symbolic_tensor is_tf_type linspace_nd constant_value int_shape control_dependencies is_sparse".split())
 _OF_TYPES = frozenset(["is_numeric_tensor", "is_sparse", "is_symbolic_tensor", "is_tensor", "is_tf_type"])  # which look at what they are given, but not at its values

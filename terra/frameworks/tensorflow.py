@@ -5,7 +5,7 @@ from terra.tf import private_names as tfi
 # Namespaces whose functions are skipped where they are called, by package.
 NAMESPACES = {
     "tensorflow": ("", "math", "nn", "linalg", "image", "signal", "bitwise", "random", "debugging", "sparse", "strings", "ragged", "sets", "quantization",
-                   "math.special", "raw_ops", "compat.v1.losses", "compat.v1.math", "compat.v1.nn"),
+                   "math.special", "raw_ops"),
     "keras": ("ops", "ops.nn", "ops.numpy", "ops.linalg", "ops.image", "activations", "losses", "random", "src.legacy.backend"),
     "tf_keras": ("activations", "losses", "backend"),
 }
@@ -28,6 +28,7 @@ CONSTANTS = frozenset([tfi.tf.constant, tfi.tf.convert_to_tensor])
 # Functions that make tensors of numbers among their arguments.
 CONVERTING = CONSTANTS | {
     tfi.tf.cast, tfi.tf.add, tfi.tf.subtract, tfi.tf.multiply, tfi.tf.divide, tfi.tf.maximum, tfi.tf.minimum, tfi.tf.pow, tfi.tf.clip_by_value}
+_DISPATCHED = "_tf_fallback_dispatchers"  # an attribute of such functions
 _GENERATED = "tensorflow.python.ops.gen_"
 READING_PARTS = ("gather", "embedding_lookup", "batch_gather")  # how the names of functions begin that ask a variable for parts of it, and do not convert it
 WAS_READ = "_variable_read"  # an attribute of variables: whether one was ever read; nothing but a warning of XLA's asks for it
@@ -42,6 +43,11 @@ def is_of(package, module):
 def is_tensorflows(function):
     """Returns whether a Python function is defined in TensorFlow."""
     return is_of("tensorflow", function.__globals__["__name__"])
+
+
+def is_dispatched(function):
+    """Returns whether a Python function is one that TensorFlow lets others take over for tensors of their own kinds: it computes with tensors, whatever it is exported as."""
+    return _DISPATCHED in vars(function) and is_of("tensorflow", function.__module__)
 
 
 def issues_one(function):

@@ -45,7 +45,7 @@ class Assignments:
         return [node, *rest, *self._let_go(*named)]
 
     def _unpack_first(self, node):
-        """Has the first statement within a context unpack what it gives, or store that elsewhere than in a name of the function's own."""
+        """Makes the first statement within a context unpack what it gives, or store that elsewhere than in a name of the function's own."""
         for k, item in enumerate(node.items):
             target, rest = item.optional_vars, node.items[k + 1:]
             if target is not None and (not isinstance(target, gast.Name) or target.id in self.shown):

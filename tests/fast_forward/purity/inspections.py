@@ -34,7 +34,7 @@ class Network(tf_keras.Model):
 
     def __init__(self):
         super().__init__()
-        self.dense, self.calls = tf_keras.layers.Dense(6), {"scale": 2.0}
+        self.dense, self.calls = tf_keras.layers.Dense(6, kernel_initializer="ones"), {"scale": 2.0}
 
     def __call__(self, x, **kwargs):
         parameters = inspect.getfullargspec(self.call)
@@ -59,6 +59,7 @@ class Held(Weights):
         self.numbers, self.parts, self.count = np.array([1, 2]), [(2.0, 0.5), (1.0,)], 0
         self.state, self.network = State(), Network()
         self.network(tf.zeros((4, 6)))
+        self.limit = np.nan
 
     def method(self, x, scale=1.5, *, shift=0.5):
         return x * scale + shift
@@ -122,7 +123,8 @@ def compares_arrays(held, x):
 
 
 def uses_older_losses(held, x):
-    return x @ held.w + tf.compat.v1.losses.mean_squared_error(x, x @ held.w) + tf.compat.v1.math.log_sigmoid(x)
+    y = x @ held.w + tf.compat.v1.losses.mean_squared_error(x, x @ held.w) + tf.compat.v1.math.log_sigmoid(x)
+    return tf.compat.v1.to_float(tf.compat.v1.div(y, tf.compat.v1.norm(y)))
 
 
 def calls_a_network(held, x):
@@ -150,6 +152,34 @@ def looks_at_a_spec(held, x):
     with tf.init_scope():
         runs = tf.executing_eagerly()
     return y * spec.shape.rank if runs and spec.dtype == tf.float32 and tf.executing_eagerly() else y
+
+
+def uses_what_is_no_number(held, x):
+    y = x @ held.w
+    return tf.where(tf.math.is_nan(y), tf.stop_gradient(y) * np.nan, y) if held.limit != held.limit else y * held.limit
+
+
+def asks_for_what_is_not_there(held, x):
+    """It is asked of a module, and of a layer of Keras' own, after the step has left a tensor in an attribute."""
+    held.last = x @ held.w
+    dense = held.network.dense
+    return held.last * 2.0 if hasattr(tf, "no_such_name") or hasattr(dense, "no_such_name") or getattr(dense, "no_such_name", None) else held.last
+
+
+def sets_a_limit(held, k):
+    held.limit = np.nan if k < 22 else 2.0
+
+
+def adds_the_name(held, k):
+    if k == 22:
+        held.network.dense.no_such_name = 1.0
+
+
+def adds_the_name_to_tensorflow(held, k):
+    if k == 22:
+        tf.no_such_name = 1.0
+    elif k == 0:
+        vars(tf).pop("no_such_name", None)
 
 
 def changes_the_empty_one(held, k):

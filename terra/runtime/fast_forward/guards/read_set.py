@@ -16,7 +16,7 @@ from terra.runtime.fast_forward.guards import container_guard, guard_builder, pa
 from terra.runtime.fast_forward.guards.entries_guard import EntriesGuard
 from terra.runtime.fast_forward.guards.property_reads import PropertyReads
 from terra.runtime.fast_forward.sources.effects import CONTENTS, StatePredicate, held_in, space_of
-from terra.runtime.fast_forward.sources.number_sources import KINDS, StorageSource
+from terra.runtime.fast_forward.sources.number_sources import KINDS, StorageSource, differ
 from terra.runtime.tensors.comparing import SCALARS, equal
 from terra.tf import versions
 from terra.transform import forms
@@ -156,9 +156,10 @@ class ReadSet:
         if function.__kwdefaults__:
             self.contents(function.__kwdefaults__)
 
-    def signature(self, function):
-        """It was asked which parameters a function has, that is not decorated: its annotations and defaults, too."""
-        self._parameters(function)
+    def signature(self, function, has_own_code):
+        """It was asked which parameters a function has, that is not decorated: its annotations and defaults, too. `has_own_code`: else that is noted elsewhere."""
+        if has_own_code:
+            self._parameters(function)
         self.asked(_annotations, function, function.__annotations__)
         self.contents(function.__annotations__)
         for name in DECORATING:
@@ -180,10 +181,10 @@ class ReadSet:
         for space, entries in self._entries.values():
             if type(space) is dict or type(space) is list:
                 for key, value in entries.items():
-                    if type(value) in KINDS and type(now := held_in(space, key)) in KINDS and now != value:
+                    if type(value) in KINDS and type(now := held_in(space, key)) in KINDS and differ(now, value):
                         yield space, key
         for (function, _), (cell, value) in self._asked.items():
-            if function is _contents and type(value) in KINDS and type(now := held_in(cell, CONTENTS)) in KINDS and now != value:
+            if function is _contents and type(value) in KINDS and type(now := held_in(cell, CONTENTS)) in KINDS and differ(now, value):
                 yield cell, CONTENTS
 
     def guard(self, guard, before):

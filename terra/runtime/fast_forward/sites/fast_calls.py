@@ -3,7 +3,7 @@
 Around one operation or a few, the framework runs some 20 us of Python: dispatch, name scopes, conversions. Such calls are tried one by one, by
 `terra.runtime.fast_forward.cache.inline_cache`. Here is what is called in their place.
 
-Functions are those of the namespaces in `frameworks.tensorflow.NAMESPACES`, called at instrumented call sites (others are not tried, and no reason is noted); operators are those of Terra's own tensors and of variables;
+Functions are those of the namespaces in `frameworks.tensorflow.NAMESPACES`, and all that TensorFlow dispatches, called at instrumented call sites (others are not tried, and no reason is noted); operators are those of Terra's own tensors and of variables;
 and the functions that compute an operation's gradient, where a gradient as a whole is not skipped
 (`terra.runtime.fast_forward.sites.gradient_functions`). A function of the user's among the arguments makes a call unskippable, as everywhere.
 """
@@ -60,7 +60,7 @@ def substitute(callee):
     """Returns the function to call in place of the function `callee`, or class of sparse tensors, at a call site; or None."""
     if callee is tfi.tf.SparseTensor:
         return _making_sparse_tensors
-    if type(callee) is not FunctionType or not (id(callee) in _exports() or tensorflow.issues_one(callee)):
+    if type(callee) is not FunctionType or not (id(callee) in _exports() or tensorflow.issues_one(callee) or tensorflow.is_dispatched(callee)):
         return None
     made = _replacements.get(callee)
     if made is None:

@@ -116,6 +116,11 @@ def _code(function):
     return getattr(function, "__code__", function)
 
 
+def differ(one, other):
+    """Returns whether two numbers, or texts, are not equal; one that is not a number is like another one."""
+    return one != other and not (one != one and other != other)
+
+
 def is_large(value):
     return type(value) is int and not -6 < value < SHARED
 

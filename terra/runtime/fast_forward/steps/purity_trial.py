@@ -4,7 +4,7 @@ from types import FunctionType
 
 from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.fast_forward.cache.call_records import RecordVariants
-from terra.runtime.fast_forward.sources.number_sources import SHARED
+from terra.runtime.fast_forward.sources.number_sources import SHARED, differ
 from terra.runtime.fast_forward.steps.observed_runs import renewed_object
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
@@ -66,7 +66,7 @@ class PurityTrial:
         return [
             (place, value) for identity, (place, value) in self.seen.items()
             if identity not in self.constants and identity not in self.numbers and identity not in self.integers
-            and ((identity in known and known[identity][1] != value) or (place.holder is not None and place.value(()) != value))]
+            and ((identity in known and differ(known[identity][1], value)) or (place.holder is not None and differ(place.value(()), value)))]
 
     def vary(self, numbers):
         """Makes these numbers count as arguments from now on."""

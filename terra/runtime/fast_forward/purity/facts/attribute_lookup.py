@@ -40,6 +40,11 @@ def attrgetter(name):
     return lambda owner: getattr(owner, name)
 
 
+@functools.lru_cache(None)
+def lacking(name):
+    return lambda owner: not hasattr(owner, name)
+
+
 @functools.lru_cache(1000)
 def slot(descriptor):
     return descriptor.__get__

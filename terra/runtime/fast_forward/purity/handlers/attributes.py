@@ -21,7 +21,7 @@ from terra.tf import private_names as tfi
 from terra.tf.private import composites
 from terra.runtime.tensors.object_kinds import (
     LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_c_class, is_frameworks_function, is_librarys, is_librarys_container, is_like_builtin, is_record)
-from terra.runtime.fast_forward.purity.facts.attribute_lookup import attrgetter, attributes_of, is_handed_out, is_librarys_or_none, slot
+from terra.runtime.fast_forward.purity.facts.attribute_lookup import attrgetter, attributes_of, is_handed_out, is_librarys_or_none, lacking, slot
 from terra.runtime.fast_forward.purity.facts.bytecode import computes_only
 from terra.runtime.fast_forward.purity.facts.library_classes import parts_of_super
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
@@ -361,7 +361,10 @@ class Attributes(Handler):
             return self._class_lacks(it, kind, name)
         if kind in TENSORS:
             return lacks(self.run.runner, it, name)
-        if is_librarys(kind) or issubclass(kind, (type, ModuleType)) or is_c_class(kind):
+        if (kind is ModuleType or (issubclass(kind, ModuleType) and is_librarys(kind))) and is_librarys_or_none(vars(it).get("__getattr__")) and not hasattr(it, name):
+            self.run.reads.asked(lacking(name), it, True)
+            return True
+        if (is_librarys(kind) and not framework_objects.derives_from_stock(kind)) or issubclass(kind, (type, ModuleType)) or is_c_class(kind):
             return False
         attributes = attributes_of(it, kind)
         if type(attributes) is not dict or name in attributes or any(name in cls.__dict__ for cls in kind.__mro__) \

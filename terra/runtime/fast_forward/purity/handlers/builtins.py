@@ -295,7 +295,7 @@ class Builtins(Handler):
         return callee(it, name, *default)
 
     def of_class(self, callee, form):
-        if is_tapes(callee):
+        if is_tapes(callee) or callee is tfi.NullContext:
             return functools.partial(self.anew, form)
         if callee is tfi.tf.autodiff.ForwardAccumulator:
             return functools.partial(self.run.functionals.accumulating, callee)

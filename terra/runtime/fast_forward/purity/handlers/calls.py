@@ -179,7 +179,10 @@ class Calls(Handler):
         function = getattr(args[0], "__func__", args[0]) if len(args) == 1 and not kwargs else None
         if type(function) is not FunctionType or id(function) in self.run.born or not DECORATING.isdisjoint(vars(function)):
             return self.run.opaque.make(inspect.getfullargspec, args, kwargs, "calls getfullargspec")
-        self.run.reads.signature(function)
+        exchanged = convert.is_observed(function.__code__)
+        if exchanged:
+            self.exchanged.append(function)
+        self.run.reads.signature(function, not exchanged)
         found = inspect.getfullargspec(*args)
         for part in (found.args, found.kwonlyargs):
             self.run.fresh(part)
@@ -205,6 +208,8 @@ class Calls(Handler):
     @ours.calling
     def _setting(self, function, /, *args, **kwargs):
         value = function(*args, **kwargs)  # without any, or it raises
+        if not tfi.executing_eagerly():
+            return value  # while a graph is made
         if isinstance(value, tfi.tf.distribute.ReplicaContext):  # TensorFlow may make one for each step
             self.run.reads.asked(_strategy, function, value.strategy)
         elif not (self.run.functionals.merges and effect_free.is_of_strategies(function)):

@@ -19,7 +19,7 @@ from terra.runtime.fast_forward.purity.unknown.clock import Clock
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.effects import CONTENTS, space_of
 from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, VARYING, Caller, Held, OfKind, OpaqueCall, Result, Same, identity, is_plain, is_steady, outcomes, renewed
-from terra.runtime.fast_forward.sources.number_sources import KINDS
+from terra.runtime.fast_forward.sources.number_sources import KINDS, differ
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes
@@ -236,7 +236,7 @@ class Opaque:
             which = key, id(getattr(callee, "__self__", None)), id(self._run.runner.node), sum(call.key == key for call in self.calls)
             if len(program.gave) >= _MOST_GAVE:
                 program.gave.clear()
-            if program.gave.setdefault(which, value) != value:
+            if differ(program.gave.setdefault(which, value), value):
                 program.unsteady.add(key)
         return key in program.unsteady
 
