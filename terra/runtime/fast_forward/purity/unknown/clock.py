@@ -9,7 +9,7 @@ except ImportError:  # Windows
     resource = None
 
 _SLICE = 0.01  # seconds for which others have the processor at most, as a rule, when they take it from a call that is not long (once or more often: a wait is not counted)
-_LONG, _LONG_PROFILED = 1e-3, 5e-3  # seconds; with a profile function, which looks on while calls of the framework's are recorded, Python takes several times as long
+_LONG, _LONG_PROFILED = 2e-3, 5e-3  # seconds; with a profile function, which looks on while calls of the framework's are recorded, Python takes several times as long
 
 
 class Clock:
