@@ -189,9 +189,7 @@ class Observed(Assignments, MatchStatements, gast.NodeTransformer):
         return node
 
     def visit_Compare(self, node):
-        question = self._questions.about(node)
-        compared = self._compared(node)
-        return compared if question is None else self._answered(question, compared)
+        return self._answered(self._questions.about(node), self._compared(node))
 
     def _compared(self, node):
         if all(isinstance(op, (gast.Is, gast.IsNot)) for op in node.ops):
@@ -214,13 +212,15 @@ class Observed(Assignments, MatchStatements, gast.NodeTransformer):
         return self._show("result", node)
 
     def _answered(self, question, node):
-        return self._show("answer", gast.copy_location(gast.BoolOp(gast.Or(), [question, node]), node))
+        return node if question is None else self._show("answer", gast.copy_location(gast.BoolOp(gast.Or(), [question, node]), node))
 
     def _truth(self, node):
         """A shown test."""
         question = self._questions.about(node)
-        shown = self._shown("truth", node)
-        return shown if question is None else self._answered(question, shown)
+        if question is None and isinstance(node, gast.BoolOp):  # of which it does not matter what it gives
+            node.values = [self._truth(x) for x in node.values]
+            return node
+        return self._answered(question, self._shown("tested", node))
 
     def _visit_test(self, node):
         test = self._truth(node.test)
@@ -266,7 +266,7 @@ class Observed(Assignments, MatchStatements, gast.NodeTransformer):
         for generator in node.generators:
             generator.target = self.visit(generator.target)
             generator.iter = self._iterable(generator.iter, generator.target)
-            generator.ifs = [self.visit(c) if self.is_own(c) else self._shown("truth", c) for c in generator.ifs]
+            generator.ifs = [self.visit(c) if self.is_own(c) else self._shown("tested", c) for c in generator.ifs]
         if isinstance(node, gast.DictComp):
             node.key, node.value = self._shown("operand", node.key), self.visit(node.value)
         else:

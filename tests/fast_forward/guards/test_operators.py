@@ -247,6 +247,9 @@ USERS = {
 }
 
 
+OBSERVED = ["shown in a tuple", "enum less", "enum test", "enum str", "enum mixed"]  # whose methods are observed; the others run as they do eagerly
+
+
 @pytest.mark.parametrize("case", USERS)
 def test_special_methods(case):
     look = USERS[case]
@@ -263,7 +266,7 @@ def test_special_methods(case):
             "ufunc": np.frompyfunc(noted, 1, 1), "vectorized": np.vectorize(noted, otypes=[float])}
         return (lambda x: (tf.tanh(x), look(objects))),
 
-    check(make, False)
+    check(make, case in OBSERVED)
 
 
 def test_methods_that_are_added():

@@ -45,6 +45,7 @@ class Held:
         self.calls, self.seen, self.said, self.limit, self.steps = 0, [], io.StringIO(), 10**9, 0
         self.config, self.name = {"units": 3, "sizes": [1, 2]}, "block_1"
         self.lock, self.heap, self.other = threading.Lock(), [3], 1.0
+        self.dice = random.Random(4)
         self.w = tf.Variable([1.0, 2.0, 3.0])
         # Code that nothing is known of: made of text, so that there is no source to look at.
         space = {"held": self, "time": time}
@@ -489,3 +490,38 @@ def test_steps_that_are_skipped_take_as_long_as_the_calls_that_they_make(monkeyp
     monkeypatch.setattr(clock, "_LONG", 1.0)
     step = waiting(0.005)
     assert step.stats().whole_steps > 10 and step.policy.times()[0] >= 0.005
+
+
+def reads_nanoseconds(h, x):
+    begin = time.perf_counter_ns()
+    y = x * h.w
+    h.other = 1.0 if time.perf_counter_ns() >= begin else 2.0
+    return y
+
+
+def throws_a_die(h, x):
+    return x * h.w * (1.0 if os.getrandom(1)[0] % 4 >= 0 else 2.0) * float(h.dice.randint(1, 3))
+
+
+def draws_from_many(h, x):
+    return x * h.w * float(h.dice.randint(1, 200) / 100)
+
+
+def draws_large_ones(h, x):
+    return x * h.w * (1.0 if h.dice.getrandbits(40) % 2 else 0.5)
+
+
+def ignores_warnings(h, x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("it is old", stacklevel=1)
+        y = x * h.w
+    warnings.warn("it is older", stacklevel=1)
+    return y
+
+
+@pytest.mark.parametrize("make", [as_step, as_layer])
+@pytest.mark.parametrize("body, skipped", [(reads_nanoseconds, True), (throws_a_die, False), (draws_from_many, False), (draws_large_ones, True), (ignores_warnings, True)])
+def test_integers_that_vary_and_filters_that_are_put_back(body, skipped, make):
+    stats, step = compare(make, body)
+    assert not skipped or stats.whole_steps >= 8, terra.explain(step)

@@ -4,12 +4,13 @@ import importlib
 import inspect
 import itertools
 
+import keras
 import pytest
 import tensorflow as tf
 
 import terra
 
-DATA = [tf.random.stateless_normal([4, 6], [k, 1]) for k in range(30)]
+DATA = [tf.random.stateless_normal([4, 6], [k, 1]) for k in range(50)]
 
 
 class Weights:
@@ -38,6 +39,26 @@ def training(begin, body, look, change=None, rate=0.01):
         return step, call, lambda: look(held)
 
     return make
+
+
+def inside(body):
+    """The body of a step that calls a layer of Keras', of a class of its own, whose `call` is `body`."""
+    layers = {}
+
+    class Layer(keras.layers.Layer):
+        def __init__(self, held):
+            super().__init__()
+            self.held = [held]
+
+        def call(self, x):
+            return body(self.held[0], x)
+
+    def called(held, x):
+        if id(held) not in layers:
+            layers[id(held)] = Layer(held)
+        return layers[id(held)](x)
+
+    return called
 
 
 def trains(model, optimizer, loss_of):

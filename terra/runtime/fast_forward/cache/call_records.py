@@ -252,15 +252,19 @@ class RecordVariants(list):
         return None
 
 
+_MOST_MISSES = 16  # after which a record is not tried again
+
+
 class CallRecord:
     """A recorded call: what it depended on (guard, checks), and what it did."""
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "needs", "result", "records", "functions",
         "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried", "states", "numbers", "calls", "takes_arrays",
-        "formatted", "opaque", "n_early", "late_feeds")
+        "formatted", "opaque", "n_early", "late_feeds", "misses")
 
     def __init__(self):
+        self.misses = 0  # times in a row that its opaque calls gave something else
         self.opaque = ()  # the opaque calls, see `opaque_calls`
         self.n_early = 0  # how many of them are made before anything is read: the rest is given what was read
         self.late_feeds = ()  # see `dynamic_values.LateFeed`
@@ -316,7 +320,7 @@ class CallRecord:
 
     def fits(self, runner, inputs):
         """Returns whether the call may be jumped over, its signature being the same."""
-        if self.needs and not self.comes_after(runner):
+        if self.misses > _MOST_MISSES or (self.needs and not self.comes_after(runner)):
             return False
         for kind, index, expected in self.checks:
             x = inputs.external[index] if kind is ExternalInput else runner.step.arg_list[index] if kind is StepArgument else index

@@ -60,17 +60,17 @@ def watch(call, covered):
     What the guards' walk does not see (a method that was put into a class of the framework's, a function held in some closure) is seen here.
     """
     seen, warned, wanted = [], [], []
-    result = look_out(call, lambda frame: seen.append(frame.f_code), warned, covered=covered, wanted=wanted)  # the frame would keep what the code works with
+    result = look_out(call, lambda frame: seen.append(frame.f_code), warned.append, covered=covered, wanted=wanted)  # the frame would keep what the code works with
     why = "runs functions of the user's that were not looked for" if seen else ASKS_FOR.format(", ".join(wanted)) if wanted else None
     return result, why, bool(warned)
 
 
-def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None, wanted=None, builtins=frozenset(), is_known=None):
+def look_out(call, note, note_warning, note_builtin=None, strangers=True, covered=None, wanted=None, builtins=frozenset(), is_known=None):
     """Make `call`, and give its result. `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs;
     `note_builtin` the frame and the function of each call of a builtin that has one of the names `builtins`.
 
     strangers: whether `note` is given those of libraries of which nothing is known, too (see `policy`).
-    warned: a list to which a warning that is filtered out is appended.
+    note_warning: told of a warning that is filtered out.
     covered: a Snapshot of the containers that the call may read. wanted: a list to which the names of attributes are appended that it reads, though
         the Snapshot leaves them out; but for those of which `is_known` says, given (id of an object, name), that they do not count.
     """
@@ -114,7 +114,7 @@ def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None
     def called(frame, function):
         name = function.__name__
         if function is warnings.warn:
-            warned.append(name)
+            note_warning(name)
         if name in builtins:
             note_builtin(frame, function)
         if asks is not None and name in GIVING:

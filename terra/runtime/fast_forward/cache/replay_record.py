@@ -89,6 +89,7 @@ def apply_record(runner, record, inputs, variants):
         inputs.opaque = []
         found = _make_opaque(runner, record, inputs, 0, record.n_early, 0, made)
         if found is None:
+            record.misses += 1
             return MISSED if runner.step.skeleton is runner else FELL_BACK
         had, take_back = found
         make_late_feeds(record, inputs.external, inputs.opaque, runner.step)
@@ -104,6 +105,7 @@ def apply_record(runner, record, inputs, variants):
     if record.n_early < len(record.opaque):
         found = _make_opaque(runner, record, inputs, record.n_early, None, had, made)
         if found is None:
+            record.misses += 1
             if take_back is not None:
                 take_back()
             runner.go_back(before, record.feeds[:sent[0]])
@@ -121,6 +123,7 @@ def apply_record(runner, record, inputs, variants):
     for effect, value in zip(record.effects[had:], left[had:]):  # (numbers were calculated of those that were there before)
         effect.apply(value)
     if record.opaque:
+        record.misses = 0
         opaque_calls.made_for_good(record.opaque)
     if observer is not None and (record.effects or made):
         observer.changes.take_over_effects(record, made, left, states, inputs.external)
@@ -134,7 +137,7 @@ def _make_opaque(runner, record, inputs, first, end, had, made):
     done = opaque_calls.make_all(
         record.opaque[first:end], record.effects, lambda template: _build(template, runner, record, inputs), inputs.opaque, runner.program.unsteady,
         None if made is None else lambda *call: made.append(call), opaque_calls.with_outcomes(record.opaque[:first]), had,
-        lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold())
+        lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold(), record.guard.changes)
     if made is not None:
         observer.opaque.note_draws(before)
     return done

@@ -1,11 +1,13 @@
 """Snapshots: what containers held, so that they can be compared with it all at once."""
 
+import functools
 from types import MappingProxyType
 
 import numpy as np
 
 from terra.runtime.fast_forward.guards import attribute_filter
 from terra.runtime.fast_forward.guards.items_guard import ItemsGuard
+from terra.runtime.fast_forward.sources.effects import put_contents
 from terra.runtime.tensors.comparing import Unskippable, equal
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_librarys
 from terra.tf import private_names as tfi
@@ -127,6 +129,13 @@ class ContainerGuard:
         for container, key, old in changed:
             container[key] = old
         return bool(changed)
+
+    def changes(self):
+        """Yields, for each list and dict that holds something else now, (what puts back what it held, what puts there again what it holds now)."""
+        for container, view, held, keys in self._parts.values():
+            if (type(container) is list or type(container) is dict) and not (equal(tuple(view), held) and (not keys or equal(tuple(container), keys))):
+                before = list(held) if type(container) is list else dict(zip(keys, held))
+                yield functools.partial(put_contents, container, before), functools.partial(put_contents, container, container.copy())
 
     def _still(self, found):
         """Returns whether the dicts have the values that they had: `found` is what was read of them, and is expected the next time."""

@@ -63,6 +63,12 @@ class GuardSet:
             return False
         return self.reads is None or (not is_traced() and self.reads.holds())
 
+    def changes(self):
+        """Yields (what puts back what it was, what puts there again what it is now) for whatever has changed, where that can be done."""
+        yield from self.containers.changes()
+        if self.reads is not None:
+            yield from self.reads.changes()
+
     def only_version(self):
         """Returns a number that changes whenever the guard may cease to hold, the device apart: see `ContainerGuard.only_version`."""
         return self.containers.only_version() if not self.arrays and self.root is None and self.reads is None else None

@@ -5,6 +5,7 @@ value; the contents of lists and dicts; cells and slots; the classes of objects,
 compared.
 """
 
+import functools
 from operator import attrgetter, is_
 from types import CellType
 
@@ -15,7 +16,7 @@ from terra.frameworks.settings import settings
 from terra.runtime.fast_forward.guards import container_guard, guard_builder, patch_guard
 from terra.runtime.fast_forward.guards.entries_guard import EntriesGuard
 from terra.runtime.fast_forward.guards.property_reads import PropertyReads
-from terra.runtime.fast_forward.sources.effects import CONTENTS, StatePredicate, held_in, space_of
+from terra.runtime.fast_forward.sources.effects import ABSENT, CONTENTS, StatePredicate, held_in, put, space_of
 from terra.runtime.fast_forward.sources.number_sources import KINDS, StorageSource, differ
 from terra.runtime.tensors.comparing import SCALARS, equal
 from terra.tf import versions
@@ -83,6 +84,13 @@ class ReadSet:
         """`space` has no `key`."""
         self._absent[id(owner or space), key] = space
 
+    def lookup(self, space, key):
+        """It was asked whether `space` has `key`, and what that is."""
+        if key in space:
+            self.entry(space, key, space[key])
+        else:
+            self.absent(space, key)
+
     def asked(self, function, argument, value):
         """`function(argument)`, a look without side effects, gave `value`."""
         self._asked.setdefault((function, id(argument)), (argument, value))
@@ -135,16 +143,10 @@ class ReadSet:
         self._parameters(function)
         space, builtins = function.__globals__, function.__builtins__ if hasattr(function, "__builtins__") else {}
         for name in globals_read:
-            if name in shown:
-                pass
-            elif name in space:
-                self.entry(space, name, space[name])
-            else:
-                self.absent(space, name)
-                if name in builtins:
-                    self.entry(builtins, name, builtins[name])
-                else:
-                    self.absent(builtins, name)
+            if name not in shown:
+                self.lookup(space, name)
+                if name not in space:
+                    self.lookup(builtins, name)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             if name not in shown:
                 self.cell(cell)
@@ -310,6 +312,20 @@ class ReadSet:
             if container_guard.contents(array) != held:
                 return False
         return all(equal(settings(root), held) for root, held in self._settings)
+
+    def changes(self):
+        """Yields, for each entry that was read and is another now, (what puts back what it was, what puts there again what it is now): of attributes, globals, items, cells and containers."""
+        for space, entries in self._entries.values():
+            for key, value in entries.items() if type(space) is dict or type(space) is list else ():
+                if not equal((now := held_in(space, key, ABSENT),), (value,)):
+                    yield functools.partial(put, space, key, value), functools.partial(put, space, key, now)
+        for (_, key), space in self._absent.items():
+            if type(space) is dict and key in space:
+                yield functools.partial(put, space, key, ABSENT), functools.partial(put, space, key, space[key])
+        for (function, _), (cell, value) in self._asked.items():
+            if function is _contents and not equal((now := held_in(cell, CONTENTS, ABSENT),), (value,)):
+                yield functools.partial(put, cell, CONTENTS, value), functools.partial(put, cell, CONTENTS, now)
+        yield from self._walk.containers.changes()
 
     def _classes_hold(self):
         """Returns whether the classes of layers are as they were: of those whose namespaces have not changed, nor the framework's, nothing is looked at."""

@@ -17,6 +17,11 @@ class Born(dict):
 
     _is_closed = False
 
+    def has(self, it: Any) -> bool:
+        """Returns whether the run has made `it`. A mark in place of an iterator counts for iterators: it may outlive the one that it stood for."""
+        key = id(it)
+        return key in self and (self[key] is not None or type(it) in ITERATORS)
+
     def add(self, it: Any) -> None:
         """The run has made `it`."""
         if self._is_closed:
@@ -31,7 +36,7 @@ class Born(dict):
             self[key] = it
 
     def add_unheld(self, it: Any) -> None:
-        """The run has made an iterator that is not held, as it would keep what it goes through. (What has its identity later was made in the run, too.)"""
+        """The run has made an iterator that is not held, as it would keep what it goes through. (An iterator that has its identity later was made in the run, too.)"""
         if not self._is_closed:
             self[id(it)] = None
 

@@ -129,20 +129,20 @@ class Conclusion:
         kind = type(value)
         if kind is tuple or kind is list or kind is dict:
             if kind is not tuple:
-                if id(value) not in self.run.born or id(value) in seen:
+                if not self.run.born.has(value) or id(value) in seen:
                     self.run.impure("returns a container that it has not made, or one twice")
                     return
                 seen.add(id(value))
             for x in value.values() if kind is dict else value:
                 self._check_result(x, seen)
         elif is_record(kind) or composites.is_extension(kind):
-            if id(value) not in self.run.born or id(value) in seen:
+            if not self.run.born.has(value) or id(value) in seen:
                 self.run.impure(f"returns an object of type {kind.__name__} that it has not made, or one twice")
                 return
             seen.add(id(value))
             for x in vars(value).values() if is_record(kind) else composites.composite_parts(value):
                 self._check_result(x, seen)
-        elif kind is tfi.ListWrapper and id(value) in self.run.born:
+        elif kind is tfi.ListWrapper and self.run.born.has(value):
             for x in value:
                 self._check_result(x, seen)
         elif is_librarys_container(kind):  # as an attribute of a layer: it has made it of one that it was given

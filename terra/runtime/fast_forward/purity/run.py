@@ -145,7 +145,7 @@ class Run:
 
     def give(self, container):
         """The framework hands a list or dict to the user's code."""
-        if id(container) not in self.born:
+        if not self.born.has(container):
             self.given.add(id(container))
 
     def gives(self, it):

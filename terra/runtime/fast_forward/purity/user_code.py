@@ -72,7 +72,7 @@ def observe(runner, users, covered, inputs, call, states=()):
                 if id(container) not in defaults:  # it may come from the framework, as the same one the next time
                     run.give(container)
                     arguments.append(container)
-            if type(x) in _READ_ONCE and id(x) not in run.born and lifetimes.is_held_by_frames_only(x, frame, held):  # the framework has made it in this call
+            if type(x) in _READ_ONCE and not run.born.has(x) and lifetimes.is_held_by_frames_only(x, frame, held):  # the framework has made it in this call
                 run.fresh(x)
 
     def note_builtin(frame, function):
@@ -89,7 +89,7 @@ def observe(runner, users, covered, inputs, call, states=()):
                     replaced.append((thing, function))
                     tfi.set_custom_gradient(thing, run.functionals.differentiated(function))
             with observer:
-                result = look_out(call, note, warned, note_builtin, covered=covered, wanted=wanted, builtins=WRITERS, is_known=is_known)
+                result = look_out(call, note, lambda name: run.is_inside_opaque or warned.append(name), note_builtin, covered=covered, wanted=wanted, builtins=WRITERS, is_known=is_known)
     finally:
         for thing, function in replaced:
             tfi.set_custom_gradient(thing, function)

@@ -17,6 +17,7 @@ from terra.runtime.tensors.object_kinds import TENSORS, is_librarys_container, p
 CONTENTS = "cell_contents"  # the name of what a cell holds, for which a closure has a name of its own
 GROWING = frozenset([list, collections.deque])
 WITH_ITEMS = frozenset([list, dict, CellType])  # whose items, or contents, count like attributes; names are keys then
+_COPIED = frozenset([list, dict, collections.deque])
 ABSENT = "absent"  # in place of the value of an attribute
 
 
@@ -33,17 +34,43 @@ def held_in(owner, name, default=None):
         return default
 
 
+def changed_containers(effects, given):
+    """Returns the lists, dicts and deques among objects that these effects change."""
+    found = {id(effect.owner): effect.owner for effect in effects if type(effect.owner) in _COPIED}
+    return [it for key, it in found.items() if any(it is x for x in given)]
+
+
+def put(space, key, value):
+    """Puts a value into a dict, list or cell, or removes what is there (ABSENT)."""
+    if type(space) is CellType:
+        if value is ABSENT:
+            del space.cell_contents
+        else:
+            space.cell_contents = value
+    elif value is not ABSENT:
+        space[key] = value
+    else:
+        del space[key]
+
+
+def put_contents(container, contents):
+    """Puts what another one of its kind holds into a list, dict or deque."""
+    container.clear()
+    (container.update if type(container) is dict else container.extend)(contents)
+
+
 class Effect:
     """An attribute, or item, that a call sets.
 
     added: what is added to it, if it is a counter; else `template` is what it is set to, as `Recording` describes results.
     """
 
-    __slots__ = ("owner", "name", "added", "template", "before")
+    __slots__ = ("owner", "name", "added", "template", "before", "was")
 
     def __init__(self, owner, name, added=None, template=None, before=None):
         self.owner, self.name, self.added, self.template = owner, name, added, template
         self.before = before  # what it was when the run began
+        self.was = ABSENT  # what the run had set, if an opaque call has changed that
 
     @property
     def key(self):
@@ -60,15 +87,15 @@ class Effect:
     @property
     def is_there(self):
         """Whether the attribute is where attributes are: the framework's classes may put it elsewhere."""
-        return held_in(self.owner, self.name, ABSENT) is not ABSENT
+        return self.state() is not ABSENT or self.was is not ABSENT
 
     @property
     def label(self):
         return "what a closure holds" if type(self.owner) is CellType else f"[{self.name!r}]" if type(self.owner) in WITH_ITEMS else self.name
 
     def value(self):
-        """Returns what it is now."""
-        return held_in(self.owner, self.name)
+        """Returns what the run has set it to."""
+        return held_in(self.owner, self.name) if self.was is ABSENT else self.was
 
     def given(self):
         """Returns what it was set to: the framework makes lists and dicts of its own of those that it is given."""
@@ -101,7 +128,9 @@ class Effect:
 
     def described(self, template):
         """Returns the effect as a record keeps it."""
-        return type(self)(self.owner, self.name, self.added, template)
+        described = type(self)(self.owner, self.name, self.added, template)
+        described.was = self.was if self.was is ABSENT else None
+        return described
 
     def is_like(self, other, same):
         return self.key == other.key and self.added == other.added and same(self.template, other.template)

@@ -11,11 +11,12 @@ item) is an opaque call in turn.
 import functools
 import threading
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, Iterable, NamedTuple
 
 from terra import ours
-from terra.runtime.fast_forward.sources.number_sources import KINDS
-from terra.runtime.tensors.comparing import SCALARS, scalar
+from terra.runtime.fast_forward.sources.effects import put_contents
+from terra.runtime.fast_forward.sources.number_sources import KINDS, is_large
+from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import PLAIN
 from terra.tf import private_names as tfi
 from terra.tf.constants import is_small_constant, value_key
@@ -41,17 +42,38 @@ class Result(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Holds what a call that was made has given, or raised."""
+    """Holds what a call that was made has given, or raised; `left`: functions that leave what it has left where that was taken back, for what runs before it to find what was there before."""
 
     function: Any
     value: Any
     error: Exception | None
+    left: list
 
     @ours.calling
     def give(self) -> Any:
         if self.error is not None:
             raise self.error
         return self.value
+
+    def leave(self) -> None:
+        """The call is taken for one that is made now."""
+        for change in self.left:
+            change()
+        self.left.clear()
+
+
+class _Touch:
+    """Stands, among the effects that are had, for a call that is given a container which an effect before it has changed."""
+
+    __slots__ = ("container", "outcome")
+
+    def __init__(self, container: Any, outcome: Outcome):
+        self.container, self.outcome = container, outcome
+
+    def undo(self, before: Any) -> None:
+        """Takes back what the call has done to the container, which held `before`. (The call is not made again: see `Outcome.leave`.)"""
+        self.outcome.left.append(functools.partial(put_contents, self.container, self.container.copy()))
+        put_contents(self.container, before)
 
 
 class _Outcomes(threading.local):
@@ -64,9 +86,11 @@ class _Outcomes(threading.local):
         self.pending: list[Outcome] = []
 
     def take(self, function: Any) -> Outcome | None:
-        """Returns the next one, if it is that of a call of `function`; None if there is none."""
+        """Returns the next one, if it is that of a call of `function`, which then has changed what it changed; None if there is none."""
         if self.pending and self.pending[0].function == function:
-            return self.pending.pop(0)
+            outcome = self.pending.pop(0)
+            outcome.leave()
+            return outcome
         self.pending.clear()  # the program has gone another way
         return None
 
@@ -89,7 +113,7 @@ class OfKind(NamedTuple):
 
 
 OBJECT = object()  # in place of what a call has given, if that is opaque
-VARYING = frozenset([*KINDS, str, bytes])  # types of what a call may give that is another one each time
+_VARYING = frozenset([*KINDS, str, bytes])  # types of what a call may give that is another one each time
 _COMPARED = frozenset([*PLAIN, MethodType, type(print), type([].append), type("".__len__)])  # of which equal ones do the same
 
 
@@ -99,18 +123,20 @@ class OpaqueCall:
     `parts`: (function, list of arguments, dict of keyword arguments), which `Recording` makes a template of; `expected` identifies what it gave, or is ANYTHING or `OfKind`; `n_effects`: how many effects of the
     run come before it; `key` tells where it stands in the program; `is_blind`: whether it changes nothing that is compared, and sees nothing that the run changes (but
     for one that reads a number which varies), so that it may be made twice;
-    `keeps_guards`: whether it does the former, though it is not to be made twice; `constant`: the parts, if these are the same objects each time, else None.
+    `keeps_guards`: whether it does the former, though it is not to be made twice; `constant`: the parts, if these are the same objects each time, else None;
+    `touches`: the containers that it is given, and that effects before it change.
     """
 
-    __slots__ = ("parts", "expected", "n_effects", "key", "caller", "is_blind", "keeps_guards", "constant")
+    __slots__ = ("parts", "expected", "n_effects", "key", "caller", "is_blind", "keeps_guards", "constant", "touches")
 
-    def __init__(self, parts: Any, expected: Any, n_effects: int, key: Any, caller: "Caller | None", is_blind: bool, keeps_guards: bool):
+    def __init__(self, parts: Any, expected: Any, n_effects: int, key: Any, caller: "Caller | None", is_blind: bool, keeps_guards: bool, touches: Any = ()):
         self.parts, self.expected, self.n_effects, self.key, self.caller, self.is_blind, self.keeps_guards = parts, expected, n_effects, key, caller, is_blind, keeps_guards
         self.constant: tuple[Any, list, dict] | None = None
+        self.touches = touches
 
     def described(self, template: Any) -> "OpaqueCall":
         """Returns the call as a record keeps it."""
-        described = OpaqueCall(template, self.expected, self.n_effects, self.key, self.caller, self.is_blind, self.keeps_guards)
+        described = OpaqueCall(template, self.expected, self.n_effects, self.key, self.caller, self.is_blind, self.keeps_guards, self.touches)
         function, args, kwargs = self.parts
         if self.constant is not None:
             described.constant = self.constant
@@ -123,15 +149,16 @@ class OpaqueCall:
 
 
 def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: list, unsteady: set, note: Callable | None = None, first: int = 0,
-             n_had: int = 0, still_holds: Callable[[], bool] | None = None) -> tuple[int, Any] | None:
+             n_had: int = 0, still_holds: Callable[[], bool] | None = None, changes: Callable[[], Iterable] = tuple) -> tuple[int, Any] | None:
     """Makes the opaque calls of a record, with the effects before each, which `build(template)` makes of their templates.
 
-    `still_holds`: asked after each call that may change what is guarded. `first`: how many outcomes calls before these have; `n_had`: how many effects were had before.
+    `still_holds`: asked after each call that may change what is guarded; `changes` gives what has changed of that, as `GuardSet.changes` does: where the code around runs instead, it finds that
+    unchanged up to the call. `first`: how many outcomes calls before these have; `n_had`: how many effects were had before.
 
     Returns (how many effects were had, a function that takes them back), or None if a call did not give what was expected; then no effect was had, and the outcomes are pending.
     `results` gets what the calls have given, `unsteady` the key of a call that gave another number or text than was expected: so it will again; `note`, if given, is told of each call that was made: (call, parts, what it gave).
     """
-    had: list = []
+    had: list = []  # (an effect, or a `_Touch`; what there was before)
 
     def take_back() -> None:
         for effect, before in reversed(had):
@@ -140,25 +167,31 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
     pending, n = outcomes.pending, first
     try:
         for call in calls:
-            if n_had + len(had) < call.n_effects:
-                for effect in effects[n_had + len(had):call.n_effects]:
-                    value = build(effect.template)
-                    had.append((effect, effect.state()))
-                    effect.apply(value)
+            while n_had < call.n_effects:
+                effect = effects[n_had]
+                value = build(effect.template)
+                had.append((effect, effect.state()))
+                effect.apply(value)
+                n_had += 1
+            held = [(it, it.copy()) for it in call.touches]
             function, args, kwargs = parts = call.constant or build(call.parts)
             if not call.is_blind and n < len(pending) and pending[n].function == function:
                 outcome = pending[n]
+                outcome.leave()
             else:
                 outcome = _made(function, call.caller, args, kwargs)
                 if not call.is_blind:
                     del pending[n:]
                     pending.append(outcome)
+            had += [(_Touch(it, outcome), contents) for it, contents in held]
             n += not call.is_blind
             is_another = outcome.error is None and not _is_expected(outcome.value, call.expected)
-            if is_another and (type(outcome.value) in VARYING or type(outcome.value) is int):
+            if is_another and may_be_another(outcome.value):
                 unsteady.add(call.key)
             if outcome.error is not None or is_another or not (call.is_blind or call.keeps_guards or still_holds is None or still_holds()):
                 take_back()
+                if n > 0:
+                    pending[n - 1].left.extend([_put_back(*change) for change in list(changes())])
                 return None
             value = renewed(outcome.value) if note is not None and type(call.expected) is OfKind else outcome.value
             results.append(value)
@@ -167,7 +200,12 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
     except BaseException:
         take_back()
         raise
-    return n_had + len(had), take_back
+    return n_had, take_back
+
+
+def _put_back(undo: Callable, redo: Callable) -> Callable:
+    undo()
+    return redo
 
 
 def made_for_good(calls: list[OpaqueCall]) -> None:
@@ -198,14 +236,21 @@ def is_steady(function: Any, value: Any) -> bool:
 def _is_expected(value: Any, expected: Any) -> bool:
     if type(expected) is Same:
         return value is expected.value
-    return expected is ANYTHING or (type(value) is expected.kind if type(expected) is OfKind else identity(value) == expected)
+    return expected is ANYTHING or (type(value) is expected.kind and may_be_another(value) if type(expected) is OfKind else identity(value) == expected)
+
+
+def may_be_another(value: Any) -> bool:
+    """Returns whether it is a number or text of which Python can make an object of its own, which tells where it came from."""
+    return type(value) in _VARYING or is_large(value)
 
 
 def renewed(value: Any) -> Any:
     """Returns an equal number or text that is an object of its own; anything else as it is."""
     if type(value) is float:
         return value * 1.0
-    if type(value) not in VARYING or (type(value) in (str, bytes) and len(value) < 2):
+    if is_large(value):
+        return -(-value)
+    if type(value) not in _VARYING or (type(value) in (str, bytes) and len(value) < 2):
         return value
     return type(value)().join([value[:1], value[1:]]) if type(value) in (str, bytes) else value.copy()
 
@@ -218,13 +263,22 @@ def is_plain(value: Any) -> bool:
     return all(map(is_plain, value)) if kind is tuple else kind in SCALARS
 
 
+def constant_part(part: Any) -> tuple:
+    """Returns what identifies a number, text or tuple of these that a call is given. Raises Unskippable for anything else."""
+    if type(part) is tuple:
+        return tuple(map(constant_part, part))
+    if type(part) is not Held or type(part.value) not in SCALARS:
+        raise Unskippable
+    return scalar(part.value)
+
+
 def _made(function: Callable, caller: "Caller | None", args: list, kwargs: dict) -> Outcome:
     try:
-        return Outcome(function, function(*args, **kwargs) if caller is None else caller.call(function, args, kwargs), None)
+        return Outcome(function, function(*args, **kwargs) if caller is None else caller.call(function, args, kwargs), None, [])
     except Exception as error:
         if error.__traceback__ is not None:
             error.__traceback__ = error.__traceback__.tb_next  # the first frame is this one
-        return Outcome(function, None, error)
+        return Outcome(function, None, error, [])
 
 
 class Caller:

@@ -237,7 +237,8 @@ class DetachedStep:
         known = (), tensors, numbers, made.values, held, (), results
         done = opaque_calls.make_all(
             self._calls, self._before, lambda how: None if how is None else _build(how, known), results, self.program.unsteady,
-            still_holds=lambda: self.record.guard.holds() and (not numbers or evaluate(self.record.numbers, (*self._owner, *given), made.values) == numbers))
+            still_holds=lambda: self.record.guard.holds() and (not numbers or evaluate(self.record.numbers, (*self._owner, *given), made.values) == numbers),
+            changes=self.record.guard.changes)
         if done is None:
             made.undo()
             return None

@@ -3,7 +3,7 @@
 import abc
 import functools
 import threading
-from types import ClassMethodDescriptorType, FunctionType, GetSetDescriptorType, SimpleNamespace
+from types import ClassMethodDescriptorType, FunctionType, GetSetDescriptorType, SimpleNamespace, WrapperDescriptorType
 
 from terra.runtime.tensors.object_kinds import defined, is_frameworks_function
 from terra.tf import private_names as tfi
@@ -14,7 +14,7 @@ def is_handed_out(found):
     how = type(found)
     if how is classmethod:
         return type(found.__func__) is FunctionType
-    return how is FunctionType or how is staticmethod or how is ClassMethodDescriptorType or how is tfi.PolymorphicFunction or defined(how, "__get__") is None
+    return how in (FunctionType, staticmethod, ClassMethodDescriptorType, WrapperDescriptorType) or how is tfi.PolymorphicFunction or defined(how, "__get__") is None
 
 
 def is_librarys_or_none(function):

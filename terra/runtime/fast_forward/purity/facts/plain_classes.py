@@ -7,7 +7,7 @@ from terra.frameworks import framework_objects
 from terra.runtime.tensors.object_kinds import defined, is_c_class, is_frameworks_function, is_record
 from terra.tf import private_names as tfi
 
-_OWN = ("__new__", "__getattribute__", "__setattr__", "__delattr__")
+_OWN = ("__getattribute__", "__setattr__", "__delattr__")
 
 
 def is_class_of_variables(kind):
@@ -19,8 +19,8 @@ def is_class_of_variables(kind):
 
 
 def is_plain_class(kind):
-    """Whether nothing but `__init__` makes an instance of a class, whose attributes are where those of others are, and nothing is done when it goes."""
-    if type(kind) not in (type, abc.ABCMeta) or is_record(kind) or framework_objects.is_tensorflows(kind):
+    """Whether nothing but `__init__`, and a `__new__` of the program's, makes an instance of a class, whose attributes are where those of others are, and nothing is done when it goes."""
+    if not is_plain_metaclass(type(kind)) or is_record(kind) or framework_objects.is_tensorflows(kind):
         return False
     return _has_plain_attributes(kind) and defined(kind, "__getattr__") is None
 
@@ -29,4 +29,13 @@ def _has_plain_attributes(kind):
     """Whether instances of a class are made, and keep their attributes, as those of other classes do, and nothing is done when they go."""
     if kind.__dictoffset__ == 0 or any(is_c_class(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]):
         return False
-    return all(defined(kind, name) is vars(object)[name] for name in _OWN) and defined(kind, "__del__") is None
+    new = defined(kind, "__new__")
+    return all(defined(kind, name) is vars(object)[name] for name in _OWN) and defined(kind, "__del__") is None and (
+        new is object.__new__ or (type(new) is staticmethod and type(new.__func__) is FunctionType))
+
+
+def is_plain_metaclass(meta):
+    """Whether classes of this class keep their attributes as others do, and say of no object that it is one of theirs."""
+    return meta is type or meta is abc.ABCMeta or (
+        meta.__mro__[-2:] == (type, object) and all(defined(meta, name) is vars(type)[name] for name in (*_OWN, "__instancecheck__", "__subclasscheck__"))
+        and all(defined(meta, name) is None for name in ("__getattr__", "__set__", "__get__", "__del__")))

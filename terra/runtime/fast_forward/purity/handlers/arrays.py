@@ -83,7 +83,7 @@ class Arrays(Handler):
     def _convert_last(self, place, kind, /, *args):
         """Make an integer, or a truth value, which the run gives."""
         if len(args) == 1 and (kind is int or isinstance(args[0], tfi.tf.Variable)):  # one of Keras 3 has no truth value
-            args = self.run.builtins.value_of_variable(args[0], "value" if kind is int else "read_value"),
+            args = self.run.operands.value_of_variable(args[0], "value" if kind is int else "read_value"),
         x = args[0] if len(args) == 1 else None
         if self.run.reason is None and (kind is int or kind is bool):
             if self.run.is_own_tensor(x):
@@ -97,7 +97,7 @@ class Arrays(Handler):
 
     def array_of_variable(self, method):
         """Returns what the method `numpy` of a variable gives."""
-        tensor = self.run.builtins.value_of_variable(method.__self__, "read_value")
+        tensor = self.run.operands.value_of_variable(method.__self__, "read_value")
         return self.run.deferred.read_array(self.run.runner, tensor) if self.run.is_own_tensor(tensor) else method() if tensor is method.__self__ else tensor.numpy()
 
     def is_numpys(self, x):
@@ -108,7 +108,7 @@ class Arrays(Handler):
     def looks_at_shape(self, array):
         """Python looks at the shape or the type of an array: those of arrays that vary are the same in each run."""
         self.run.deferred.looked_at(array)
-        if array not in self.run.dynamic and id(array) not in self.run.born:
+        if array not in self.run.dynamic and not self.run.born.has(array):
             self.run.reads.asked(_type_and_shape, array, _type_and_shape(array))
 
     def item_of_array(self, array, index):
@@ -149,7 +149,7 @@ class Arrays(Handler):
         if source is not None:
             sources.append(source)
         elif kind is np.ndarray:
-            source = ConstantSource(x, id(x) in self.run.born)
+            source = ConstantSource(x, self.run.born.has(x))
         else:
             source = x if is_plain_value(x) else _NOT_KNOWN
         if source is x or type(source) is ConstantSource:

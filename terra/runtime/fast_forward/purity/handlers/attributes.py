@@ -120,7 +120,7 @@ class Attributes(Handler):
         if type(attributes) is dict and defined(how, "__set__") is None and defined(how, "__delete__") is None:
             if name in attributes:
                 return self._plainly(it, name)
-            if id(it) not in self.run.born:
+            if not self.run.born.has(it):
                 self.run.reads.absent(attributes, name)
         if ours.owns(how):  # a method that is a step
             return answer(name, found.__get__(it, kind))
@@ -135,8 +135,8 @@ class Attributes(Handler):
         why = self.run.attempted(self.attribute, it, name)
         if why is None:
             return it
-        if name.startswith("__"):
-            self.run.impure(why)
+        if name.startswith("__") or (id(it), name) in self.run.effects:
+            self.run.impure(why)  # (a counter that cannot be told from other numbers yet)
             return it
         return self._opaquely(it, name, why)
 
@@ -156,7 +156,7 @@ class Attributes(Handler):
     def _got(self, it, kind, name):
         """Returns what that gives."""
         getter = defined(kind, "__getattr__")
-        if id(it) not in self.run.born:
+        if not self.run.born.has(it):
             attributes = attributes_of(it, kind)
             self.run.reads.object(it, kind, attributes)
             self.run.reads.absent(attributes, name)
@@ -179,15 +179,15 @@ class Attributes(Handler):
                 self.run.impure("asks a tensor that it was given for its device")
             if name not in _VALUES_OF_TENSORS and not (name == "_keras_mask" and getattr(it, "_owner", None) is self.run.runner):
                 self.run.impure(f"asks a tensor for {name}")
-        elif composites.is_composite(kind) and (id(it) in self.run.born or id(it) in self.run.given):
+        elif composites.is_composite(kind) and (self.run.born.has(it) or id(it) in self.run.given):
             if name not in (vars(it) if composites.is_extension(kind) else _PARTS_OF_COMPOSITES) and type(getattr(kind, name, None)) is not FunctionType:
                 self.run.impure(f"asks a {kind.__name__} for {name}")
-        elif id(it) in self.run.born and is_record(kind):
+        elif self.run.born.has(it) and is_record(kind):
             if name not in vars(it):
                 self.run.impure(f"asks an object of type {kind.__name__} for {name}")
-        elif id(it) in self.run.born and is_plain_class(kind):
+        elif self.run.born.has(it) and is_plain_class(kind):
             self.run.objects.attribute_of_own(it, kind, name)
-        elif kind in PLAIN or kind in LISTS or kind is tuple or numpys.is_own(kind) or residual_calls.is_residual(it, name) or id(it) in self.run.born or (kind in GROWING and name == "append"):
+        elif kind in PLAIN or kind in LISTS or kind is tuple or numpys.is_own(kind) or residual_calls.is_residual(it, name) or self.run.born.has(it) or (kind in GROWING and name == "append"):
             pass
         elif kind is ModuleType or (issubclass(kind, ModuleType) and is_librarys(kind)):
             self._module_attribute(it, name)
@@ -221,23 +221,18 @@ class Attributes(Handler):
                 self.run.reads.asked(attrgetter(name), function, getattr(function, name, None))
         elif type(function) is not FunctionType or hasattr(FunctionType, name) or hasattr(kind, name):
             self.run.impure(f"asks a function for {name}")
-        elif name in vars(function):
-            self.run.reads.entry(vars(function), name, vars(function)[name])
         else:
-            self.run.reads.absent(vars(function), name)
+            self.run.reads.lookup(vars(function), name)
 
     def _variable_attribute(self, variable, kind, name):
-        held = vars(variable)
         if name in ("trainable", "name", "path"):
             self.run.reads.variable(variable)
         elif name in _VALUES_OF_VARIABLES or type(defined(kind, name)) is FunctionType:  # (methods are observed)
             pass
         elif hasattr(kind, name) or hasattr(kind, "__getattr__"):
             self.run.impure(f"asks a variable for {name}")
-        elif name in held:
-            self.run.reads.entry(held, name, held[name])
         else:
-            self.run.reads.absent(held, name)
+            self.run.reads.lookup(vars(variable), name)
 
     def _getter_above(self, it, name):
         """Returns what to call for a property that `super()` finds; None if it is none, or cannot be observed."""
@@ -273,7 +268,10 @@ class Attributes(Handler):
         if any(defined(type(meta.__dict__[name]), "__set__") is not None for meta in kind.__mro__ if name in meta.__dict__):
             self.run.impure(f"asks a class for {name}")
             return
-        found = self.run.classes.found(cls.__mro__, name, None)
+        of_class = any(name in part.__dict__ for part in cls.__mro__)
+        found = self.run.classes.found(cls.__mro__, name, None if of_class else {name: None})
+        if not of_class:
+            found = self.run.classes.found(kind.__mro__, name, None)
         if kind is enum.EnumMeta and isinstance(found, DynamicClassAttribute):
             members = cls.__dict__.get("_member_map_")
             if type(members) is dict and name in members:
@@ -390,7 +388,7 @@ class Attributes(Handler):
         entered = self.run.objects.users_context(it) if self.run.reason is None else None
         if entered is not None:
             return entered
-        if id(it) not in self.run.born and kind not in (tfi.tf.name_scope, contextlib.nullcontext, tfi.DeviceScope, tfi.NullContext):
+        if not self.run.born.has(it) and kind not in (tfi.tf.name_scope, contextlib.nullcontext, tfi.DeviceScope, tfi.NullContext):
             if is_librarys(kind) or self.run.reason is not None:
                 self.run.impure(f"enters a context of type {kind.__name__}")
             else:

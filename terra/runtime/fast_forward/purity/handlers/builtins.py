@@ -14,13 +14,13 @@ from terra.frameworks import methods, numpys, framework_objects
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_class_of_variables, is_plain_class
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.purity.unknown.stand_ins import SpecialMethod
+from terra.runtime.fast_forward.purity.unknown.stand_ins import Printed, SpecialMethod
 from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.fast_forward.sources.effects import GROWING
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, READING, TENSORS, defined, is_c_class, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, READING, TENSORS, defined, is_c_class, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
 
@@ -56,6 +56,10 @@ class Builtins(Handler):
             return functools.partial(self.on_plain, callee)
         if callee is id:
             return self.run.objects.identity
+        if callee is object.__new__:
+            return self.run.objects.new
+        if callee is print:
+            return functools.partial(self._print, callee)
         if callee is functools.reduce:
             return functools.partial(self._fold, form)
         made = self.run.changes.set_attribute if callee is setattr else self.run.objects.operator_function(callee)
@@ -67,11 +71,11 @@ class Builtins(Handler):
             return self.run.opaque.calling(callee, f"calls {callee.__qualname__}")
         if residual_calls.is_residual(owner, callee.__name__):
             return functools.partial(self.run.live_calls.make, owner, callee.__name__)
-        if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self.run.born and id(owner) not in self.run.given:
+        if type(owner) in GROWING and callee.__name__ == "append" and not self.run.born.has(owner) and id(owner) not in self.run.given:
             return functools.partial(self.run.changes.appended, callee)
-        if type(owner) in LISTS or (type(owner) is collections.deque and id(owner) in self.run.born) or is_librarys_container(type(owner)) or (callee.__name__ in READING and is_like_builtin(type(owner))):
+        if type(owner) in LISTS or (type(owner) is collections.deque and self.run.born.has(owner)) or is_librarys_container(type(owner)) or (callee.__name__ in READING and is_like_builtin(type(owner))):
             if callee.__name__ in methods.MUTATORS:
-                if id(owner) not in self.run.born:
+                if not self.run.born.has(owner):
                     return self.run.opaque.calling(callee, "changes a container that it has not made")
             else:
                 self.run.contents.look_into(owner)
@@ -83,6 +87,11 @@ class Builtins(Handler):
                 return form  # which refers to its object no more often than without an observer: numpy asks for that where an array is resized
             return self.run.opaque.calling(callee, f"calls {callee.__qualname__}")
         return functools.partial(self.on_containers, callee)
+
+    @ours.calling
+    def _print(self, callee, /, *args, **kwargs):
+        args = [str(x) if type(x) is Printed else x for x in map(self.run.operands.shown, args)]
+        return self.run.opaque.calling(callee, "calls print")(*args, **kwargs)
 
     @ours.calling
     def _key(self, function, it):
@@ -130,7 +139,7 @@ class Builtins(Handler):
             if not isinstance(x, type):
                 self.element(x)
         result = warned(callee, args, kwargs) if is_numpys or type(getattr(callee, "__self__", None)) is np.ndarray else callee(*args, **kwargs)
-        if type(result) is not np.ndarray or any(result is x for x in (*args, getattr(callee, "__self__", None))) or not (result.base is None or id(result.base) in self.run.born):
+        if type(result) is not np.ndarray or any(result is x for x in (*args, getattr(callee, "__self__", None))) or not (result.base is None or self.run.born.has(result.base)):
             return result  # a number; or an array that was there before, or looks into one
         return self.run.fresh(result)
 
@@ -213,6 +222,8 @@ class Builtins(Handler):
         form = self.run.calls.special(args[0], name) if name is not None and len(args) == 1 else None
         if form is not None:
             return form() if callee is iter else callee(SpecialMethod(self.run, form))
+        if (callee is repr or callee is format) and args:
+            return callee(self.run.operands.formatted(args[0]), *map(self.run.operands.formatted, args[1:]))
         for x in args:
             if id(callee) in _FORMATTING:
                 self.run.operands.formatted(x)
@@ -251,7 +262,7 @@ class Builtins(Handler):
             elif name != "items":
                 self.run.contents.keys(owner)
         elif name == "format":
-            check = self.run.operands.formatted
+            check, args, kwargs = self.run.operands.formatted, [*map(self.run.operands.shown, args)], {key: self.run.operands.shown(x) for key, x in kwargs.items()}
         elif name == "format_map":
             check = self.run.operands.printed
         elif name == "join":
@@ -335,10 +346,12 @@ class Builtins(Handler):
             self.run.impure("makes a class")
         elif callee is type:
             self.run.classes.note_class(args[0])
+        elif callee is str and len(args) == 1 and not kwargs and type(shown := self.run.operands.shown(args[0])) is Printed:
+            return str(shown)
         if callee is float and len(args) == 1:
             if id(args[0]) in self.run.dynamic.numbers:
                 return args[0] if type(args[0]) is float else self.on_plain(float, *args)
-            args = self.value_of_variable(args[0], "value"),
+            args = self.run.operands.value_of_variable(args[0], "value"),
             if self.run.is_own_tensor(args[0]):
                 return self.run.deferred.read(self.run.runner, args[0], float)
         if callee in (set, frozenset, dict):
@@ -355,16 +368,6 @@ class Builtins(Handler):
         if callee in (set, frozenset, dict) and not all(type(x) in SCALARS for x in made):
             self.run.impure("makes a set of objects")  # which may have an __eq__ and a __hash__ of their own
         return made
-
-    def value_of_variable(self, it, method):
-        """The tensor that a method of TensorFlow's gives of a variable, as a call that is skipped, where Python is about to read it; `it` if that is something else."""
-        kind = type(it)
-        if self.run.reason is not None or not is_librarys(kind) or not tfi.is_variable(it):
-            return it
-        variable = it if issubclass(kind, tfi.tf.Variable) else vars(it)["_value"]
-        if variable is not it and it.value is not variable:  # it is cast
-            return it
-        return self.run.calls.builtin(getattr(variable, method))()
 
     @ours.calling
     def _map(self, callee, form, function, /, *args):

@@ -8,7 +8,7 @@ import inspect
 import typing
 import weakref
 from operator import attrgetter
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType
 
 import numpy as np
 
@@ -124,7 +124,7 @@ class Calls(Handler):
         if kind is BuiltinFunctionType:
             return self.run.builtins.builtin_function(callee, form)
         if isinstance(callee, type):
-            return self.run.builtins.of_class(callee, form)
+            return self.run.objects.by_metaclass(callee) or self.run.builtins.of_class(callee, form)
         if kind is functools.partial:
             return self._partial(callee, form, instrumented)
         if framework_objects.is_derived_object(callee) and self.run.attributes.covers(callee):
@@ -137,6 +137,8 @@ class Calls(Handler):
             return functools.partial(self.run.builtins.on_plain, callee)
         if self.run.objects.is_initialiser(callee):
             return form
+        if kind is MethodWrapperType and callee.__name__ == "__call__" and callee.__objclass__ is type:  # by `super()`, of a class of classes
+            return self.run.builtins.of_class(callee.__self__, callee)
         if ours.owns(kind) and hasattr(kind, "within"):  # a step within the step
             return self._known_callee(callee.__wrapped__, callee.within(self.run.runner.step), True)
         if kind is wrappers.CACHED:
@@ -160,7 +162,7 @@ class Calls(Handler):
 
     def _function(self, callee, form, instrumented):
         """A Python function: the program's is observed, the framework's, too; what others do is unknown, and may as well be done again."""
-        if policy.may_know_program(callee) or id(callee) in self.run.born:
+        if policy.may_know_program(callee) or self.run.born.has(callee):
             return self.user_function(callee, form, instrumented)
         step = wrappers.STEPS.get(callee)
         if step is not None:
@@ -177,7 +179,7 @@ class Calls(Handler):
     def _parameters(self, /, *args, **kwargs):
         """Call `inspect.getfullargspec`: what it says of a function follows from that."""
         function = getattr(args[0], "__func__", args[0]) if len(args) == 1 and not kwargs else None
-        if type(function) is not FunctionType or id(function) in self.run.born or not DECORATING.isdisjoint(vars(function)):
+        if type(function) is not FunctionType or self.run.born.has(function) or not DECORATING.isdisjoint(vars(function)):
             return self.run.opaque.make(inspect.getfullargspec, args, kwargs, "calls getfullargspec")
         exchanged = convert.is_observed(function.__code__)
         if exchanged:
@@ -190,7 +192,7 @@ class Calls(Handler):
 
     def _partial(self, callee, form, instrumented):
         """A functools.partial: what it calls is called observed."""
-        if id(callee) not in self.run.born:
+        if not self.run.born.has(callee):
             for part in _OF_PARTIALS:
                 self.run.reads.asked(part, callee, part(callee))
             self.run.contents.look_into(callee.keywords)
@@ -282,7 +284,7 @@ class Calls(Handler):
         return made
 
     def _observed_function(self, function, form, instrumented):
-        if id(function) in self.run.born:
+        if self.run.born.has(function):
             return function
         try:
             observed = unwatched(convert.observed_form, function, instrumented)
@@ -322,7 +324,7 @@ class Calls(Handler):
             function, form = callee.__func__, substitution.substitute_for(callee)
         if self.run.attributes.covers(owner) and substitution.substitute(callee) is not None:
             return functools.partial(self.run.framework.within, callee)
-        if function is tfi.tape_gradient_method and self.run.differentiates and id(owner) in self.run.born:
+        if function is tfi.tape_gradient_method and self.run.differentiates and self.run.born.has(owner):
             return functools.partial(self.run.functionals.gradient, callee)
         if function is tfi.tape_gradient_method or substitution.substitute(callee) is not None:
             if function.__name__ in tensorflow.ASSIGNING and tfi.is_variable(owner):
@@ -330,9 +332,9 @@ class Calls(Handler):
             return functools.partial(self.run.framework.call, None, form)
         if is_tapes(type(owner)) and function.__name__ == "watch":
             return form
-        if is_tapes(type(owner)) and function.__name__ == "stop_recording" and id(owner) in self.run.born:
+        if is_tapes(type(owner)) and function.__name__ == "stop_recording" and self.run.born.has(owner):
             return functools.partial(self.run.builtins.anew, form)
-        if type(owner) is tfi.tf.autodiff.ForwardAccumulator and function.__name__ == "jvp" and id(owner) in self.run.born:
+        if type(owner) is tfi.tf.autodiff.ForwardAccumulator and function.__name__ == "jvp" and self.run.born.has(owner):
             return functools.partial(self.run.functionals.gradient, form)
         if residual_calls.is_residual(owner, function.__name__):
             return functools.partial(self.run.live_calls.make, owner, function.__name__)
@@ -346,9 +348,9 @@ class Calls(Handler):
         if type(function) is FunctionType and is_frameworks_function(function):
             if function.__name__ == "add_loss" and added_losses.list_of(vars(owner)) is not None:
                 return functools.partial(self.run.framework.adding, callee)
-            if is_librarys_container(type(owner)) and id(owner) in self.run.born:
+            if is_librarys_container(type(owner)) and self.run.born.has(owner):
                 return functools.partial(self.run.builtins.on_containers, callee)
-            if type(owner) is tfi.tf.TensorArray and id(owner) in self.run.born and function.__name__ in effect_free.OF_ARRAYS:
+            if type(owner) is tfi.tf.TensorArray and self.run.born.has(owner) and function.__name__ in effect_free.OF_ARRAYS:
                 return functools.partial(self.run.functionals.of_array, callee)
             if function.__name__ == "numpy" and self.run.is_own_tensor(owner):
                 return functools.partial(self.run.deferred.read_array, self.run.runner, owner)
@@ -372,7 +374,7 @@ class Calls(Handler):
         own = within_scope(function)
         if own is not None:
             return functools.partial(self._scoped, owner, own)
-        if not policy.may_know_program(function) and id(function) not in self.run.born:
+        if not policy.may_know_program(function) and not self.run.born.has(function):
             return self.run.opaque.calling(callee, f"calls {function.__qualname__}")
         return self.bound(function, owner, form, instrumented)
 

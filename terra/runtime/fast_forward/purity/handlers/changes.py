@@ -11,7 +11,7 @@ from terra.frameworks import keras
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.guards import attribute_filter
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Append, Effect, Removal, held_in, kind_of
+from terra.runtime.fast_forward.sources.effects import ABSENT, WITH_ITEMS, Append, Effect, Removal, held_in, kind_of
 from terra.runtime.fast_forward.sources.dynamic_values import Becomes
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueChange
@@ -37,9 +37,9 @@ class Changes(Handler):
             self.run.contents.keys(it)
             self.sets(it, key)
             return it
-        if self.run.reason is None and id(it) not in self.run.born and not is_librarys(kind) and kind not in TENSORS:
+        if self.run.reason is None and not self.run.born.has(it) and not is_librarys(kind) and kind not in TENSORS:
             return OpaqueChange(self.run.opaque, it)
-        if id(it) not in self.run.born or not (kind in (list, dict, np.ndarray) or is_librarys_container(kind)):
+        if not self.run.born.has(it) or not (kind in (list, dict, np.ndarray) or is_librarys_container(kind)):
             self.run.impure("changes a container that it has not made")
         elif (kind is np.ndarray or sliced) and value is _UNKNOWN:
             self.run.impure("sets items that are not followed")
@@ -141,6 +141,8 @@ class Changes(Handler):
             known = self.run.effects.get(effect.key)
             counts = effect.added is not None and (known is None or known.added is not None)
             self.sets(effect.owner, effect.name, effect.added + (known.added if known is not None else 0) if counts else None, before)
+            if effect.was is not ABSENT and self.run.reason is None:
+                self.run.effects[effect.key].was = value
 
     def take_over(self, effects, born):
         """A run inside of this one has had these effects, and has made these containers."""
@@ -176,7 +178,7 @@ class Changes(Handler):
         """The attribute `name` of `it` is deleted."""
         if self.run.reason is not None or self.run.objects.sets_own(it, name):
             return it
-        if id(it) in self.run.born or name not in (vars(it) if type(getattr(it, "__dict__", None)) is dict else ()) or not self.run.classes.may_set(it, name):
+        if self.run.born.has(it) or name not in (vars(it) if type(getattr(it, "__dict__", None)) is dict else ()) or not self.run.classes.may_set(it, name):
             self.run.impure("deletes an attribute")
             return it
         deleter = self.run.classes.found(type(it).__mro__, "__delattr__", None)
@@ -236,7 +238,7 @@ class Changes(Handler):
         it = self.run.beside(operator, it, held)
         kind = type(held)
         self.run.deferred.looked_at(held)
-        if kind is list and id(held) not in self.run.born and operator == "Add" and self.run.reason is None:
+        if kind is list and not self.run.born.has(held) and operator == "Add" and self.run.reason is None:
             self.run.opaque.make(list.extend, (held, it), {}, "changes a container that it has not made")
             return []
         if kind is list or kind is set or kind is dict:

@@ -26,7 +26,7 @@ class Classes(Handler):
     def note_class(self, it):
         """The class of `it` matters."""
         kind = type(it)
-        if is_c_class(kind) or kind in TENSORS or (id(it) in self.run.born and (is_plain_class(kind) or derives_from_librarys(kind))) or (issubclass(kind, tuple) and any(type(x) in TENSORS for x in tuple.__iter__(it))):
+        if is_c_class(kind) or kind in TENSORS or (self.run.born.has(it) and (is_plain_class(kind) or derives_from_librarys(kind))) or (issubclass(kind, tuple) and any(type(x) in TENSORS for x in tuple.__iter__(it))):
             return  # it stays the same; or it is a named tuple that was made in this run
         self.run.reads.object(it, kind)
 

@@ -51,7 +51,7 @@ class Contents(Handler):
     def keys(self, owner):
         """Something is looked up in the dict or set `owner`: it is compared with those of its keys that have the same hash."""
         if id(owner) not in self.run.keyed and not isinstance(owner, list) and is_container(owner, type(owner)):
-            if id(owner) not in self.run.born:
+            if not self.run.born.has(owner):
                 self.run.keyed[id(owner)] = owner
             for x in owner:
                 if type(x) not in SCALARS:
@@ -173,7 +173,7 @@ class Contents(Handler):
     def look_into(self, it):
         """Notes that what a container holds is used."""
         self.run.deferred.looked_at(it)
-        if self.run.reason is not None or id(it) in self.run.born or id(it) in self.run.given:
+        if self.run.reason is not None or self.run.born.has(it) or id(it) in self.run.given:
             return
         kind = type(it)
         if kind is tuple or kind is tfi.TupleWrapper or kind in PLAIN or kind in TENSORS:

@@ -208,10 +208,7 @@ class Framework(Handler):
                 attributes = vars(layer)
                 self.run.reads.object(layer, kind, attributes)
                 for name in keras.OF_LAYERS:
-                    if name in attributes:
-                        self.run.reads.entry(attributes, name, attributes[name])
-                    else:
-                        self.run.reads.absent(attributes, name)
+                    self.run.reads.lookup(attributes, name)
                 observed = self._call_of(layer, kind)
                 if observed is not None:
                     return user_layers.call_directly(form, args, kwargs, observed)

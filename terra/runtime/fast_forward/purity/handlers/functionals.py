@@ -89,7 +89,7 @@ class Functionals(Handler):
     def _guard_of(self, form, of_variables=False):
         """Returns what a call that is not skipped depends on, if that is more than what it is given; `of_variables`: it may be a method of a variable's."""
         owner = getattr(form, "callee", None)
-        if type(form) is MethodType and not (is_tapes(type(form.__self__)) and id(form.__self__) in self.run.born):
+        if type(form) is MethodType and not (is_tapes(type(form.__self__)) and self.run.born.has(form.__self__)):
             if not (of_variables and tfi.is_variable(form.__self__)):
                 self.run.impure(f"calls {form.__qualname__} where it cannot be skipped")
         elif owner is not None:
@@ -140,7 +140,7 @@ class Functionals(Handler):
 
     def with_gradient(self, callee, function, /, *args, **kwargs):
         """Call `function` of the program's, which `tf.custom_gradient` has made `callee` of."""
-        if id(callee) not in self.run.born:
+        if not self.run.born.has(callee):
             self.run.reads.asked(_DECORATED, callee, function)
         return self._by_framework(functools.partial(tfi.with_custom_gradient, callee, self.differentiated(function)), args, kwargs)
 
@@ -154,7 +154,7 @@ class Functionals(Handler):
         def called(*args, **kwargs):
             self.run.differentiates = True
             made = self.by_program(self.run.calls.builtin(function), None, *args, **kwargs)
-            if type(made) is tuple and len(made) == 2 and type(made[1]) is FunctionType and id(made[1]) in self.run.born:
+            if type(made) is tuple and len(made) == 2 and type(made[1]) is FunctionType and self.run.born.has(made[1]):
                 self.note_handed(made[0])
                 return made[0], self._gradient_function(made[1])
             self.run.impure("gives no gradient function that it has made")
@@ -298,5 +298,5 @@ class Functionals(Handler):
         elif composites.is_composite(kind):
             for x in composites.composite_parts(it):
                 self.note_handed(x)
-        elif id(it) not in self.run.born and kind not in PLAIN and it is not None and kind not in _CONSTANTS and not isinstance(it, Enum) and not tfi.is_variable(it):
+        elif not self.run.born.has(it) and kind not in PLAIN and it is not None and kind not in _CONSTANTS and not isinstance(it, Enum) and not tfi.is_variable(it):
             self.run.impure(f"gives the framework an object of type {kind.__name__}")

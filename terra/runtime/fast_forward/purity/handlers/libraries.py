@@ -126,7 +126,7 @@ class Libraries(Handler):
         lent = [function for functions in self._lent.values() for function in functions]
         try:
             with call_watch.observed_in_place(lent) as exchanged:
-                result = call_watch.look_out(call, note, warned, self._reading, strangers=False, builtins=call_watch.WRITERS | {_READS})
+                result = call_watch.look_out(call, note, warned.append, self._reading, strangers=False, builtins=call_watch.WRITERS | {_READS})
         except Exception as error:
             self.run.impure(f"calls a library, which raises {type(error).__name__}")
             raise
@@ -160,8 +160,8 @@ class Libraries(Handler):
             kind = type(it)
             if derives_from_librarys(kind) and not policy.is_pure(kind.__module__):
                 self._lend(kind)
-            if id(it) in self.run.born or id(it) in self.run.held or it is None:
-                if id(it) in self.run.born and (kind is list or kind is dict):
+            if self.run.born.has(it) or id(it) in self.run.held or it is None:
+                if self.run.born.has(it) and (kind is list or kind is dict):
                     todo += it.values() if kind is dict else it
                 continue
             if kind in PLAIN or kind in TENSORS:

@@ -3,6 +3,7 @@
 Such an object is the run's own: what it holds is no matter of guards, what its class does is observed. It must not outlive the run.
 """
 
+import abc
 import contextlib
 import dataclasses
 import functools
@@ -13,7 +14,7 @@ from terra import ours
 from terra.location.identity import itself
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
-from terra.runtime.fast_forward.purity.facts.plain_classes import is_class_of_variables, is_plain_class
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_class_of_variables, is_plain_class, is_plain_metaclass
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.interpreter.profilers import unwatched
@@ -27,6 +28,10 @@ from terra.transform import convert, policy, wrappers
 _MAKE_CONTEXT = contextlib.contextmanager(lambda: None).__code__  # of what contextlib makes of a generator function
 _CONTEXT = type(contextlib.contextmanager(lambda: iter(()))())
 _DUNDERS = {name: f"__{function.__name__.strip('_')}__" for name, function in OPERATORS.items()}
+_NUMBERS = frozenset([int, float, bool, complex])
+_REFLECTED = {
+    "Eq": "__eq__", "NotEq": "__ne__", "Lt": "__gt__", "LtE": "__ge__", "Gt": "__lt__", "GtE": "__le__",
+    **{name: f"__r{_DUNDERS[name].strip('_')}__" for name in ("Add", "Sub", "Mult", "Div", "FloorDiv", "Mod", "Pow", "MatMult", "LShift", "RShift", "BitOr", "BitXor", "BitAnd")}}
 _NAMES = {function: name for name, function in OPERATORS.items()}
 
 
@@ -55,13 +60,31 @@ class Objects(Handler):
             self.run.impure(f"makes an object of type {kind.__name__}")
         if self.run.reason is not None:
             return kind(*args, **kwargs)
-        if initialise is None:
+        new = defined(kind, "__new__")
+        if new is object.__new__ and initialise is None:
             return self.run.fresh(kind(*args, **kwargs))
-        it = self.run.fresh(object.__new__(kind))
+        it = self.run.fresh(object.__new__(kind)) if new is object.__new__ else self.run.calls.user_function(new.__func__, new.__func__)(kind, *args, **kwargs)
+        if initialise is None or not isinstance(it, kind):
+            return it
         if is_librarys_own:
             initialise = self.run.library_code.initialiser(made, initialise)
         initialise(it, *args, **kwargs)
         return it
+
+    def new(self, kind, /, *args, **kwargs):
+        """Call `object.__new__`."""
+        if not isinstance(kind, type) or not is_plain_class(kind):
+            return self.run.opaque.calling(object.__new__, "calls object.__new__")(kind, *args, **kwargs)
+        return self.run.fresh(object.__new__(kind, *args, **kwargs))
+
+    def by_metaclass(self, kind):
+        """Returns what to call in place of a class whose class says in Python what that does; None if it does not."""
+        call = defined(type(kind), "__call__")
+        if type(kind) in (type, abc.ABCMeta) or type(call) is not FunctionType or not policy.may_know_program(call) or not is_plain_metaclass(type(kind)):
+            return None
+        self.run.classes.note_class(kind)
+        self.run.classes.found(type(kind).__mro__, "__call__", None)
+        return functools.partial(self.run.calls.user_function(call, call), kind)
 
     def make_extension(self, kind, /, *args, **kwargs):
         """Make an object of a `tf.experimental.ExtensionType` of the program's, whose constructor only checks and keeps what it is given."""
@@ -86,7 +109,7 @@ class Objects(Handler):
     def _may_be_kept(self, it):
         kind, run = type(it), self.run
         return kind in TENSORS or (kind in PLAIN and id(it) not in run.dynamic.numbers) or (kind is tuple and all(map(self._may_be_kept, it))) or (
-            composites.is_composite(kind) and (id(it) in run.born or id(it) in run.given))
+            composites.is_composite(kind) and (run.born.has(it) or id(it) in run.given))
 
     @staticmethod
     def is_initialiser(callee):
@@ -96,7 +119,7 @@ class Objects(Handler):
     def is_own_object(self, it):
         """Whether the run has made it, a data class or not, and its attributes are where they are set."""
         kind = type(it)
-        return id(it) in self.run.born and (is_plain_class(kind) or is_class_of_variables(kind) or (is_record(kind) and defined(kind, "__setattr__") is object.__setattr__))
+        return self.run.born.has(it) and (is_plain_class(kind) or is_class_of_variables(kind) or (is_record(kind) and defined(kind, "__setattr__") is object.__setattr__))
 
     def attribute_of_own(self, it, kind, name):
         """Read an attribute of one."""
@@ -117,24 +140,36 @@ class Objects(Handler):
 
     def sets_own(self, it, name):
         """Whether an attribute is set of an object that the run has made."""
-        if not self.is_own_object(it) and not (id(it) in self.run.born and derives_from_librarys(type(it))):
+        if not self.is_own_object(it) and not (self.run.born.has(it) and derives_from_librarys(type(it))):
             return False
         if _sets_in_its_own_way(defined(type(it), name)):
             self.run.impure(f"sets {name}, which is a descriptor")
         return True
 
     def operator_of_own(self, name, left, *right):
-        """Returns what the operator `name` gives, if it is that of an object's which the run has made; else None."""
-        if not self.is_own_object(left):
+        """Returns what the operator `name` gives, if it is that of an object's whose class defines it in Python; else None."""
+        kind, dunder = type(left), _DUNDERS[name]
+        if any(issubclass(type(x), kind) and type(x) is not kind for x in right):
             return None
-        function = defined(type(left), _DUNDERS[name])
-        if type(function) is not FunctionType or any(issubclass(type(x), type(left)) and type(x) is not type(left) for x in right):
-            return None
-        result = self.run.calls.user_function(function, function)(left, *right)
+        form, given = self.run.calls.special(left, dunder), right
+        if form is None and kind in _NUMBERS and right and name in _REFLECTED:  # which knows nothing of such objects
+            form, given = self.run.calls.special(right[0], _REFLECTED[name]), (left,)
+        if form is None:
+            return self._differs(left, *right) if name == "NotEq" and defined(kind, dunder) is object.__ne__ else None
+        result = form(*given)
         if result is NotImplemented:
             self.run.impure("has another object calculate")
             return OPERATORS[name](left, *right)
         return result
+
+    def _differs(self, left, right):
+        """Returns what `!=` gives, if the class of the left operand says in Python what is equal, and nothing of this."""
+        form = self.run.calls.special(left, "__eq__")
+        equal = form(right) if form is not None else None
+        if equal is NotImplemented:
+            self.run.impure("has another object calculate")
+            return left != right
+        return None if form is None else not equal
 
     def operator_function(self, callee):
         """Returns what to call in place of a function of the module `operator`, or None."""
@@ -147,7 +182,7 @@ class Objects(Handler):
     def identity(self, it, /):
         """The `id` of an object that was there before is the same each time."""
         it = itself(it)
-        if id(it) in self.run.born or it in self.run.opaque or not self.run.operands.has_identity(it):
+        if self.run.born.has(it) or it in self.run.opaque or not self.run.operands.has_identity(it):
             return self.run.opaque.make(id, (it,), {}, "calls id")
         return id(it)
 
@@ -178,7 +213,7 @@ class Objects(Handler):
     def users_context(self, it):
         """`with it:`, an object of a class of the user's. Returns what to enter in its place; None if that is not known."""
         kind = type(it)
-        if kind is _CONTEXT or (id(it) in self.run.born and not self.is_own_object(it)) or it in self.run.opaque:  # of a generator; a tape
+        if kind is _CONTEXT or (self.run.born.has(it) and not self.is_own_object(it)) or it in self.run.opaque:  # of a generator; a tape
             return None
         enter, leave = defined(kind, "__enter__"), defined(kind, "__exit__")
         if type(enter) is not FunctionType or type(leave) is not FunctionType or is_frameworks_function(enter) or is_frameworks_function(leave):

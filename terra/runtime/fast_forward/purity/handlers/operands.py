@@ -14,7 +14,7 @@ from terra.frameworks import numpys
 from terra.location.identity import itself
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.purity.unknown.stand_ins import SpecialMethod
+from terra.runtime.fast_forward.purity.unknown.stand_ins import Printed, SpecialMethod
 from terra.runtime.fast_forward.sites import fast_calls
 from terra.runtime.fast_forward.sources.array_calculations import numpys_errors
 from terra.runtime.interpreter import frames
@@ -58,8 +58,8 @@ class Operands(Handler):
         elif kind not in PLAIN and not self.run.gives(it):
             if kind is tuple or is_container(it, kind):
                 self.run.contents.deeply(it, self._part)
-            elif not self._is_value(it, kind):
-                self.run.impure(f"uses an object of type {kind.__name__} in an expression")
+            else:
+                self._part(it)
         return it
 
     def binary(self, name, left, right):
@@ -81,6 +81,8 @@ class Operands(Handler):
         if value is not None:
             return value
         how = self.modulo if name == "Mod" and type(left) not in _CALCULATED else self.operand  # which formats strings, too
+        if type(left) is str and name == "Mod":
+            right = tuple(map(self.shown, right)) if type(right) is tuple else self.shown(right)
         why = self._not_understood(how, left, right)
         if why is not None:
             return self.run.opaque.operated(OPERATORS[name], left, right, reason=why)
@@ -101,6 +103,8 @@ class Operands(Handler):
         if left in self.run.opaque or right in self.run.opaque:
             return self.run.opaque.operated(OPERATORS[name], left, right)
         answer = self.answer(OPERATORS[name], (left, right))
+        if answer is None:
+            answer = self.run.objects.operator_of_own(name, left, right)
         if answer is None:
             answer = self.run.deferred.compares(OPERATORS[name], (left, right))
         if answer is None and (type(left) is np.ndarray or type(right) is np.ndarray):
@@ -171,6 +175,8 @@ class Operands(Handler):
     def modulo(self, it):
         """`it` is an operand of %, which may print it."""
         self.run.deferred.looked_at(it)
+        if type(it) is Printed:
+            return it
         self.values(it)
         if type(it) is tuple or is_container(it, type(it)):
             self.run.before = len(self.run.runner.log)
@@ -225,6 +231,16 @@ class Operands(Handler):
                 self._lacks(kind, _TRUTH)
         return it
 
+    def tested(self, it):
+        """`it` is tested, and not handed on."""
+        for name in _TRUTH:
+            form = self.run.calls.special(it, name)
+            if form is not None:
+                return bool(SpecialMethod(self.run, form)) if name == "__bool__" else len(SpecialMethod(self.run, form)) > 0
+            if defined(type(it), name) is not None:
+                break
+        return self.truth(it)
+
     def identified(self, it):
         """`it is x`"""
         self.run.deferred.looked_at(it)
@@ -241,19 +257,34 @@ class Operands(Handler):
 
     def formatted(self, it):
         """`it` is put into an f-string."""
+        if type(it) is Printed:
+            return it
         if type(it) in PLAIN:
             self.run.deferred.looked_at(it)
             if type(it) is tfi.tensor_shape.TensorShape and type(it._dims) is LazyShape:
                 self.run.impure("formats a shape that depends on data")
             return it
-        return self.printed(it)
+        shown = self.shown(it)
+        return self.printed(it) if shown is it else shown
+
+    def shown(self, it):
+        """Returns what to make a text of in place of `it`, if its class defines in Python how; else `it`."""
+        return Printed(self.run, it) if any(self.run.calls.special(it, name) is not None for name in _PRINTING) else it
 
     def printed(self, it):
         """`it` becomes a string."""
         self.values(it)
         return self.run.contents.deeply(it, self._printed)
 
-    # -- containers ------------------------------------------------------------------------------------------------------------
+    def value_of_variable(self, it, method):
+        """The tensor that a method of TensorFlow's gives of a variable, as a call that is skipped, where Python is about to read it; `it` if that is something else."""
+        kind = type(it)
+        if self.run.reason is not None or not is_librarys(kind) or not tfi.is_variable(it):
+            return it
+        variable = it if issubclass(kind, tfi.tf.Variable) else vars(it)["_value"]
+        if variable is not it and it.value is not variable:  # it is cast
+            return it
+        return self.run.calls.builtin(getattr(variable, method))()
 
     # -- objects ---------------------------------------------------------------------------------------------------------------
 
@@ -280,7 +311,7 @@ class Operands(Handler):
         if self._is_value(it, kind) or kind in (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, abc.ABCMeta):
             return
         for cls in kind.__mro__[:-1]:
-            if not is_librarys(cls):
+            if not is_librarys(cls) and cls is not type:
                 if not all(name in _HARMLESS for name in vars(cls) if name.startswith("__") and name.endswith("__")):
                     self.run.impure(f"uses an object of type {kind.__name__} in an expression")
                     return
@@ -295,7 +326,9 @@ class Operands(Handler):
 
     def _printed(self, it):
         kind = type(it)
-        if id(it) not in self.run.born and it not in self.run.opaque and all(defined(kind, name) is vars(object)[name] for name in _PRINTING):
+        if kind is Printed:
+            return
+        if not self.run.born.has(it) and it not in self.run.opaque and all(defined(kind, name) is vars(object)[name] for name in _PRINTING):
             self.run.classes.note_class(it)
             self._lacks(kind, _PRINTING)  # so it is named by its class and identity
             return

@@ -24,7 +24,7 @@ class Places(Handler):
 
     def is_place(self, it, key):
         """Whether an item counts like an attribute: of a list or dict that is the same in each run."""
-        if type(it) not in WITH_ITEMS or id(it) in self.run.born or id(it) in self.run.given:
+        if type(it) not in WITH_ITEMS or self.run.born.has(it) or id(it) in self.run.given:
             return False
         if type(it) is list:
             return type(key) is int and 0 <= key < len(it)
@@ -57,11 +57,7 @@ class Places(Handler):
         if type(owner) in WITH_ITEMS:
             self.take(owner, name)
         elif not self.has_set(owner, name) and state.key not in self.run.carried:
-            space = vars(owner)
-            if name in space:
-                self.run.reads.entry(space, name, space[name])
-            else:
-                self.run.reads.absent(space, name)
+            self.run.reads.lookup(vars(owner), name)
 
     def counter(self, owner, name):
         """A number that stands for the counter that is there, which is handed on as it is; None if there is none, or it cannot be told from others."""
@@ -141,7 +137,7 @@ class Places(Handler):
     def _has_wrapped(self, container):
         """Returns whether the framework has made a list or dict, as an attribute is set, of one that the run has made."""
         held = getattr(container, "_storage", None)
-        return not self.run.reads.holds_any([id(container)]) and (held is None or id(held) in self.run.born)
+        return not self.run.reads.holds_any([id(container)]) and (held is None or self.run.born.has(held))
 
     @ours.calling
     def question(self, function, names, owners):

@@ -14,7 +14,7 @@ from terra import ours
 from terra.frameworks.framework_objects import original
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused
 from terra.runtime.interpreter.profilers import unwatched
-from terra.runtime.tensors.object_kinds import defined, is_librarys
+from terra.runtime.tensors.object_kinds import defined, is_frameworks_function, is_librarys
 from terra.transform import convert, policy
 
 
@@ -24,6 +24,7 @@ class LibraryCode:
     def __init__(self, run: Any):
         self._of = weakref.ref(run)
         self._made: dict[int, CodeType] = {}  # id -> code of the `__init__` of libraries' classes of which the run has made objects
+        self.contexts: dict[int, CodeType] = {}  # those that are not the framework's: contexts, which are of no use if they change what they read
 
     def called(self, callee: Any) -> Callable | None:
         """Returns what to call in place of a Python function, method or class of a library's; None if it cannot be observed, or that was of no use."""
@@ -63,6 +64,8 @@ class LibraryCode:
         """Returns what initialises such an object; `observed`: the observed form of `made`."""
         code = own_code(made)
         self._made[id(code)] = code
+        if not is_frameworks_function(made):
+            self.contexts[id(code)] = code
         return functools.partial(self._call, code, observed)
 
     def part(self, function: FunctionType, observed: Callable) -> Callable:

@@ -16,18 +16,18 @@ from terra.frameworks import effect_free_calls
 from terra.runtime.fast_forward.purity.facts.bytecode import is_called_next, is_dropped
 from terra.runtime.fast_forward.purity.facts.program_code import callers_looked_up, is_refused, runs_program, where_it_stands
 from terra.runtime.fast_forward.purity.unknown.clock import Clock
+from terra.runtime.fast_forward.purity.unknown.steadiness import is_of_many, is_unsteady
 from terra.runtime.fast_forward.sources import residual_calls
-from terra.runtime.fast_forward.sources.effects import CONTENTS, space_of
-from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, VARYING, Caller, Held, OfKind, OpaqueCall, Result, Same, identity, is_plain, is_steady, outcomes, renewed
-from terra.runtime.fast_forward.sources.number_sources import KINDS, differ
+from terra.runtime.fast_forward.sources.effects import CONTENTS, changed_containers, space_of
+from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, Held, OfKind, OpaqueCall, Result, Same, constant_part, identity, is_plain, is_steady, may_be_another, outcomes, renewed
+from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.interpreter import frames
-from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
+from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes
 from terra.tf.private import composites
 from terra.tf.random_state import random_state
 
 _MOST_CALLS = 1000  # in one run
-_MOST_GAVE = 10_000  # numbers that are remembered
 
 
 class Opaque:
@@ -65,7 +65,7 @@ class Opaque:
         if type(function) is not Held or function.value is not type(it):
             return None
         try:
-            return type(it), _constant(tuple(args)), _constant(tuple(kwargs.values())), *kwargs
+            return type(it), constant_part(tuple(args)), constant_part(tuple(kwargs.values())), *kwargs
         except Unskippable:
             return None
 
@@ -134,6 +134,10 @@ class Opaque:
             return _call_once(callee, args, kwargs, caller, is_blind)
         runner = run.runner
         length, fetches = len(runner.log), runner.step.counts.fetches
+        touches = changed_containers(run.effects.values(), _given(callee, args, kwargs))
+        states = [(effect, effect.state()) for effect in run.effects.values()]
+        keeps_guards = is_blind or effect_free_calls.keeps_guards(callee, args, kwargs)
+        changed = 0 if keeps_guards else len([*run.reads.changes()])  # by what the run itself has set
         outcome, clock = None if is_blind else outcomes.take(callee), Clock()
         if outcome is not None:
             value = outcome.give()
@@ -153,12 +157,22 @@ class Opaque:
         if any(_contents(it) != held for it, held in contents):
             run.impure(f"{reason}, which changes what it is given")
             return value
+        if not keeps_guards and len([*run.reads.changes()]) > changed:
+            run.impure(f"{reason}, which changes what the step has read", bool(run.library_code.contexts))
+            run.runner.program.not_observed.update(run.library_code.contexts)
+            return value
+        for effect, state in states:
+            if effect.state() is not state:
+                effect.was = state
+                if not any(effect.owner is it for it in touches):
+                    run.impure(f"{reason}, which changes what the step has set")
+                    return value
         if outcome is None and clock.says_long():
             run.impure(f"{reason}, which takes long", True)  # the graph had better run at the same time
             return value
         dropped = frame is not None and is_dropped(frame.f_code, frame.f_lasti)
         key = getattr(callee, "__qualname__", type(callee).__name__), None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-        return self.note(callee, parts, value, key, caller, dropped, is_blind, reason, args, kwargs, effect_free_calls.keeps_guards(callee, args, kwargs))
+        return self.note(callee, parts, value, key, caller, dropped, is_blind, reason, args, kwargs, keeps_guards)
 
     def _is_to_be_observed(self, callee: Any) -> bool:
         function = getattr(callee, "__func__", callee)
@@ -194,18 +208,20 @@ class Opaque:
         if len(self.calls) >= _MOST_CALLS:
             run.impure(f"{reason}, and does so too often")
             return value
-        varies = not dropped and (self._is_unsteady(key, callee, value) or (type(value) in VARYING and any(id(x) in self.unsteady for x in args)))
+        program, which = run.runner.program, (id(getattr(callee, "__self__", None)), id(run.runner.node), sum(call.key == key for call in self.calls))
+        varies = not dropped and (is_unsteady(program, key, which, value) or (may_be_another(value) and any(id(x) in self.unsteady for x in args)))
         if varies and run.recording is not None and type(value) in KINDS and (place := where_it_stands(callee)) is not None and all(type(x) in SCALARS for x in (*args, *kwargs.values())):
             return run.live_calls.gave(value, *place, args, kwargs)
         if residual_calls.is_residual(getattr(callee, "__self__", None), getattr(callee, "__name__", "")):
             self._has_drawn()
         steady = is_steady(callee, value)
         expected = ANYTHING if dropped else OfKind(type(value)) if varies else Same(value) if steady else identity(value)
-        self.calls.append(OpaqueCall(parts, expected, len(run.effects), key, caller, is_blind, keeps_guards))
-        if varies and type(value) in VARYING:
+        touches = changed_containers(run.effects.values(), _given(callee, args, kwargs))
+        self.calls.append(OpaqueCall(parts, expected, len(run.effects), key, caller, is_blind, keeps_guards, touches))
+        if varies and may_be_another(value):
             value = renewed(value)
             self._note_unsteady(value, len(self.calls) - 1)
-        elif varies and is_plain(value):
+        elif (varies and is_plain(value)) or is_of_many(program, key, value):
             run.impure(f"{reason}, which gives something else each time")
         elif isinstance(value, BaseException):
             self._raising = id(value)  # it is not held: its traceback may hold anything
@@ -229,17 +245,6 @@ class Opaque:
         if any(call.draws for call in self._run.dynamic.calls):  # those are made beforehand where the step is skipped
             self._run.impure("draws random numbers, after functions that do so inside of calls")
 
-    def _is_unsteady(self, key: Any, callee: Any, value: Any) -> bool:
-        """Returns whether a call gives another number or text each time: as a record has found, or this run and the one before."""
-        program = self._run.runner.program
-        if key not in program.unsteady and type(value) in KINDS:
-            which = key, id(getattr(callee, "__self__", None)), id(self._run.runner.node), sum(call.key == key for call in self.calls)
-            if len(program.gave) >= _MOST_GAVE:
-                program.gave.clear()
-            if differ(program.gave.setdefault(which, value), value):
-                program.unsteady.add(key)
-        return key in program.unsteady
-
     def _note_unsteady(self, value: Any, number: int) -> None:
         self.unsteady[id(value)] = value
         self._known[id(value)] = value, number
@@ -251,7 +256,7 @@ class Opaque:
 
     def _own_contents(self, args: tuple) -> list:
         """Returns [(it, the identities of what it holds)] for each list and dict among arguments that the run has made."""
-        return [(x, _contents(x)) for x in args if (type(x) is list or type(x) is dict) and id(x) in self._run.born]
+        return [(x, _contents(x)) for x in args if (type(x) is list or type(x) is dict) and self._run.born.has(x)]
 
     def _forget(self, key: int, _: Any) -> None:
         self._known.pop(key, None)
@@ -270,7 +275,7 @@ class Opaque:
         except Unskippable as error:
             self._run.impure(f"skips a call of {call.key[0]}, which is given {error}")
             return
-        self.note(made_of[0], parts, value, call.key, call.caller, call.expected is ANYTHING or type(call.expected) is OfKind, call.is_blind, f"calls {call.key[0]}", keeps_guards=call.keeps_guards)
+        self.note(made_of[0], parts, value, call.key, call.caller, call.expected is ANYTHING or type(call.expected) is OfKind, call.is_blind, f"calls {call.key[0]}", *made_of[1:], keeps_guards=call.keeps_guards)
         if type(call.expected) is OfKind and self._run.reason is None:
             self.calls[-1].expected = call.expected
             self._note_unsteady(value, len(self.calls) - 1)
@@ -296,7 +301,7 @@ class Opaque:
         number = self.number_of(it)
         if number is not None:
             return Result(number)
-        if kind is tuple or id(it) in run.born:
+        if kind is tuple or run.born.has(it):
             if kind not in (tuple, list, dict):
                 raise Unskippable(f"a {kind.__name__} that was made just now")
             if kind is not tuple:  # unknown code may keep it: what the run does to it later would have to be done to another one
@@ -310,7 +315,7 @@ class Opaque:
             raise Unskippable("an array that varies")
         if kind in (MethodType, BuiltinFunctionType, MethodWrapperType) and not isinstance(it.__self__, (ModuleType, type, type(None))):
             owner = it.__self__
-            if self.number_of(owner) is not None or id(owner) in run.born or type(owner) in TENSORS:
+            if self.number_of(owner) is not None or run.born.has(owner) or type(owner) in TENSORS:
                 raise Unskippable(f"a method of a {type(owner).__name__} that was made just now")
             if id(owner) in run.given:
                 raise Unskippable(f"a method of a {type(owner).__name__} that is an argument")
@@ -333,7 +338,7 @@ class Opaque:
         """Returns whether a call with these arguments can be an opaque one."""
         run = self._run
         return run.reason is None and all(
-            type(x) not in TENSORS and (id(x) not in run.born or type(x) in (list, dict)) and not composites.is_composite(type(x)) for x in (*args, *kwargs.values()))
+            type(x) not in TENSORS and (not run.born.has(x) or type(x) in (list, dict)) and not composites.is_composite(type(x)) for x in (*args, *kwargs.values()))
 
     def attribute(self, it: Any, name: str, reason: str | None = None) -> Any:
         return self.make(getattr, (it, name), {}, reason or f"asks for {name}")
@@ -372,13 +377,8 @@ def _place(owner: Any, name: Any) -> tuple:
     return "reads", id(space_of(owner)), name
 
 
-def _constant(part: Any) -> tuple:
-    """Returns what identifies a number, text or tuple of these that a call is given. Raises Unskippable for anything else."""
-    if type(part) is tuple:
-        return tuple(map(_constant, part))
-    if type(part) is not Held or type(part.value) not in SCALARS:
-        raise Unskippable
-    return scalar(part.value)
+def _given(callee: Any, args: Any, kwargs: dict) -> tuple:
+    return getattr(callee, "__self__", None), *args, *kwargs.values()
 
 
 def _contents(it: Any) -> list:

@@ -85,6 +85,9 @@ class SpecialMethod:
     def __len__(self) -> Any:
         return self._call()
 
+    def __bool__(self) -> Any:
+        return self._call()
+
     def __contains__(self, it: Any) -> Any:
         return self._call(it)
 
@@ -93,3 +96,27 @@ class SpecialMethod:
 
     def __iter__(self) -> Any:
         return self
+
+
+class Printed:
+    """Stands in for an object of the program's that is made a text of: its class defines in Python how."""
+
+    __slots__ = ("_run", "_it")
+
+    def __init__(self, run: Any, it: Any):
+        self._run, self._it = run, it
+
+    @ours.calling
+    def __format__(self, spec: str) -> str:
+        form = self._run.calls.special(self._it, "__format__")
+        return form(spec) if form is not None else format(self._it, spec) if spec else str(self)
+
+    @ours.calling
+    def __str__(self) -> str:
+        form = self._run.calls.special(self._it, "__str__")
+        return form() if form is not None else repr(self)
+
+    @ours.calling
+    def __repr__(self) -> str:
+        form = self._run.calls.special(self._it, "__repr__")
+        return form() if form is not None else repr(self._run.operands.printed(self._it))
