@@ -466,5 +466,5 @@ def compare_steps(make, whole=10, express=4, n=30, seed=lambda k: None, **option
             except (StopIteration, ValueError, TypeError, tf.errors.OpError) as error:
                 seen.append((type(error).__name__, str(error).split("}}")[-1].split(" [Op:")[0]))
         results.append((seen, shown(look()), random.random(), np.random.rand()))
-    assert results[1] == results[0], [(k, a, b) for k, (a, b) in enumerate(zip(results[1][0], results[0][0])) if a != b][:2] or (results[1][1:], results[0][1:])
+    assert results[1] == results[0], [(k, a, b) for k, (a, b) in enumerate(zip(results[1][0], results[0][0])) if a != b][:2] or [(a, b) for a, b in zip(results[1][1], results[0][1]) if a != b][:2]
     return check_skipped(step, n, whole, express, options.get("verify"))

@@ -12,6 +12,14 @@ OPERATORS = {
     "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge}
 
 
+_CONVERSIONS = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
+
+
+def formatted_as(it, conversion, spec):
+    """Returns the text that an f-string makes of `it`; `conversion`: the character behind `!`, or -1."""
+    return format(_CONVERSIONS[conversion](it) if conversion in _CONVERSIONS else it, spec)
+
+
 class NullObserver(Patterns):
     """Stands in for an `terra.runtime.fast_forward.purity.observer.Observer`."""
 
@@ -31,6 +39,14 @@ class NullObserver(Patterns):
         return OPERATORS[name](left, right)
 
     comparison = binary
+
+    @staticmethod
+    def piece(it, conversion, spec):
+        return formatted_as(it, conversion, spec)
+
+    @staticmethod
+    def text(pieces):
+        return "".join(pieces)
 
     def unary(self, name, it):
         return OPERATORS[name](it)

@@ -13,6 +13,7 @@ import gast
 
 from terra.transform.observing.assignments import Assignments
 from terra.transform.observing.observed_match import MatchStatements
+from terra.transform.observing.observed_texts import Texts
 from terra.transform.observing.value_sources import Unobservable, key_of, name_of, refuse_calls, returned, starred, structure
 from terra.transform.observing.questions import COMPARING, Questions
 from terra.transform.rewriting.analysis import own_nodes
@@ -25,7 +26,7 @@ _REFUSED_NAMES = frozenset(["TryStar", "TypeAlias", "TemplateStr", "Interpolatio
 _ITERATING = frozenset(["each", "each_lazily", "outermost"])  # the cursor's helpers for comprehensions
 
 
-class Observed(Assignments, MatchStatements, gast.NodeTransformer):
+class Observed(Assignments, MatchStatements, Texts, gast.NodeTransformer):
     """Visits one instrumented tree; `prefix` begins the names that the instrumenter added, `tls` is the one for the run-time, `class_name` that of
     the class around it, `freevars` are those of its function. In the end, `shown` has the names that its functions declare `global`, or `nonlocal` of
     a function around the tree, and how: these are shown."""
@@ -230,12 +231,6 @@ class Observed(Assignments, MatchStatements, gast.NodeTransformer):
         return node
 
     visit_If = visit_While = visit_IfExp = visit_Assert = _visit_test
-
-    def visit_FormattedValue(self, node):
-        node.value = self._shown("formatted", node.value)
-        if node.format_spec is not None:
-            node.format_spec = self.visit(node.format_spec)
-        return node
 
     # --- what is made anew ---
 

@@ -62,6 +62,7 @@ class Observer(Patterns):
         self.named, self.sets_name, self.globals, self.imports = places.named, places.sets_name, places.globals, places.imports
         self.question, self.counted, self.answer = places.question, places.counted, places.answer
         arrays = run.arrays
+        self.piece, self.text = arrays.piece, arrays.joined
         self.bound, self.returning, self.returned = arrays.bound, arrays.returning, arrays.returned
 
     def __enter__(self):

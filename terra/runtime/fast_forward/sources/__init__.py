@@ -10,6 +10,7 @@ that come from Python, or go there:
 * `residual_calls`: calls that are made at each step, such as `next(iterator)` and random draws.
 * `deferred_fetches`: values that a step reads only to give them back; they are read when the graph is
   done.
+* `texts`: texts that are made of these, to be printed, logged or kept.
 * `effects`: attributes, items and variables that a call sets, counts, or appends to.
 * `value_sources`: placeholders for such values in a recorded calculation.
 * `normalised_locations`: locations without the counters of loops that vary; rolled steps use it, too.

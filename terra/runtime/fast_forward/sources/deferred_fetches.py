@@ -26,6 +26,7 @@ import numpy as np
 from terra.frameworks import keras
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource, FetchSource
 from terra.runtime.generation.speculated_branches import Within
+from terra.runtime.interpreter import frames
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
 from terra.tf.private import replacements
 from terra.transform import policy
@@ -227,7 +228,7 @@ def replace(running):
 def _formatting(running):
     def __format__(tensor, spec):
         runner = running()
-        if runner is None or tensor._owner is not runner or not policy.is_pure(sys._getframe(1).f_globals.get("__name__")):
+        if runner is None or tensor._owner is not runner or not policy.is_pure(frames.around_ours(sys._getframe(1)).f_globals.get("__name__")):
             return format(tensor._eager(), spec)
 
         def how(value):

@@ -3,6 +3,7 @@
 import bisect
 import dis
 from types import CodeType, FunctionType
+from typing import Iterator
 
 from terra.runtime.tensors.object_kinds import is_frameworks_function
 from terra.transform import convert, policy
@@ -47,9 +48,24 @@ def is_dropped(code: CodeType, place: int) -> bool:
     """Returns whether the result of the call at this place of the code is not used."""
     known = _dropping.get(id(code))
     if known is None:
-        instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
-        known = _dropping[id(code)] = code, frozenset(a.offset for a, b in zip(instructions, instructions[1:]) if b.opname == "POP_TOP")
+        known = _dropping[id(code)] = code, frozenset(_dropped(code))
     return place in known[1]
+
+
+def _dropped(code: CodeType) -> Iterator[int]:
+    """Yields the places of the calls whose results are not used. In instrumented code, what such a call gives is handed to the method that leaves its location, and what that gives is dropped."""
+    instructions: list = []
+    depth, begins = 0, {}  # how much is on the stack; depth -> where the statement begins that found so much
+    for i in dis.get_instructions(code):
+        if i.opname not in _SILENT:
+            begins[depth] = len(instructions)
+            instructions.append(i)
+        depth += dis.stack_effect(i.opcode, i.arg, jump=False)
+        if i.opname == "POP_TOP" and len(instructions) > 1:
+            yield instructions[-2].offset
+            begin = begins.get(depth)
+            if begin is not None and len(instructions) - begin > 5 and instructions[begin + 1].argval == "leave" and [x.opname.partition("_")[0] for x in instructions[-3:-1]] == ["LOAD", "CALL"]:
+                yield instructions[-4].offset
 
 
 def is_called_next(code: CodeType, made: int, called: int, instrumented: bool) -> bool:

@@ -7,9 +7,12 @@ import sys
 import numpy as np
 
 from terra import ours
+from terra.location.null_observer import formatted_as
 from terra.runtime.fast_forward.purity.run import Handler
+from terra.runtime.fast_forward.purity.unknown.stand_ins import Printed
 from terra.runtime.fast_forward.sources.array_calculations import Calculation, Line, calculate, is_filtered, is_plain_value, never_raises, strictly, warned, writes
 from terra.runtime.fast_forward.sources.residual_calls import kind_of
+from terra.runtime.fast_forward.sources.texts import joined, text_of_tensor
 from terra.runtime.fast_forward.sources.value_sources import ConstantSource, ContainerSource, FetchSource
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.tensors.tensor import holds_numbers
@@ -63,6 +66,60 @@ class Arrays(Handler):
             self.run.deferred.looked_at(x)
         self.run.deferred.calculated[id(value)] = value, calculation, Line(), parts
         return value
+
+    # -- texts of what was read ------------------------------------------------------------------------------------------------
+
+    def piece(self, it, conversion, spec):
+        """Returns the text that an f-string makes of `it`."""
+        return self.text_of(it, conversion, spec) or formatted_as(self.run.operands.formatted(it), conversion, spec)
+
+    def joined(self, pieces):
+        """Returns the text that an f-string makes of these."""
+        return self.text(joined, (pieces,)) or "".join(pieces)
+
+    def text_of(self, it, conversion=-1, spec=""):
+        """Returns the text of a tensor of this step, or of something that was read of one; None of anything else."""
+        if self.run.reason is None and self.run.is_own_tensor(it) and it.dtype.is_floating:
+            return self.text(text_of_tensor, (self.run.deferred.read_array(self.run.runner, it), conversion, spec))
+        return self.text(formatted_as, (it, conversion, spec))
+
+    def text(self, function, args):
+        """Returns the text that a function makes of what was read of tensors, and was not looked at; None if that is not among the arguments."""
+        deferred = self.run.deferred
+        if self.run.reason is not None or not (deferred.held or deferred.calculated):
+            return None
+        found, sources = [], []
+        parts = tuple([self._part_of(x, found, sources) for x in args])
+        if not sources or any(part is _NOT_KNOWN for part in parts) or not all(type(part) is FetchSource for part in sources):
+            return None
+        try:
+            value = function(*args)
+        except (TypeError, ValueError):
+            return None  # the code itself is to raise it
+        if type(value) is not str or len(value) < 2:  # Python has one object for each shorter one
+            return None
+        if any(value is x for x in [part.value for part in sources]):
+            return value  # a text of nothing but itself
+        for x in found:
+            deferred.looked_at(x)
+        self.run.operands.note_printing()
+        deferred.calculated[id(value)] = value, Calculation(function, parts, (), ()), Line(), [part.value for part in sources]
+        return value
+
+    def as_text(self, callee, args):
+        """Returns what str, repr or format gives of what was read of a tensor, or of an object whose class says in Python what that is; None of anything else."""
+        text = self.text_of(args[0], {str: ord("s"), repr: ord("r")}.get(callee, -1), *args[1:2])
+        if text is None and type(shown := self.run.operands.shown(args[0])) is Printed:
+            text = callee(shown, *args[1:])
+        return text
+
+    @ours.calling
+    def prints(self, callee, /, *args, **kwargs):
+        """Call `print`."""
+        args = [self.text_of(x, ord("s")) or x if self.run.is_own_tensor(x) else str(x) if type(x) is Printed else x for x in map(self.run.operands.shown, args)]
+        return self.run.opaque.calling(callee, "calls print")(*args, **kwargs)
+
+    # -- what the run gives ----------------------------------------------------------------------------------------------------
 
     def returning(self, form, place):
         """Returns what to call in place of a conversion whose result is what the calling function returns, or at this place of that."""

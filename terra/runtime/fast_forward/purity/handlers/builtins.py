@@ -14,11 +14,12 @@ from terra.frameworks import methods, numpys, framework_objects
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_class_of_variables, is_plain_class
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.purity.unknown.stand_ins import Printed, SpecialMethod
+from terra.runtime.fast_forward.purity.unknown.stand_ins import SpecialMethod
 from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.fast_forward.sources.effects import GROWING
+from terra.runtime.fast_forward.sources.texts import formatted
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, READING, TENSORS, defined, is_c_class, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.tf import private_names as tfi
@@ -59,7 +60,7 @@ class Builtins(Handler):
         if callee is object.__new__:
             return self.run.objects.new
         if callee is print:
-            return functools.partial(self._print, callee)
+            return functools.partial(self.run.arrays.prints, callee)
         if callee is functools.reduce:
             return functools.partial(self._fold, form)
         made = self.run.changes.set_attribute if callee is setattr else self.run.objects.operator_function(callee)
@@ -87,11 +88,6 @@ class Builtins(Handler):
                 return form  # which refers to its object no more often than without an observer: numpy asks for that where an array is resized
             return self.run.opaque.calling(callee, f"calls {callee.__qualname__}")
         return functools.partial(self.on_containers, callee)
-
-    @ours.calling
-    def _print(self, callee, /, *args, **kwargs):
-        args = [str(x) if type(x) is Printed else x for x in map(self.run.operands.shown, args)]
-        return self.run.opaque.calling(callee, "calls print")(*args, **kwargs)
 
     @ours.calling
     def _key(self, function, it):
@@ -222,8 +218,8 @@ class Builtins(Handler):
         form = self.run.calls.special(args[0], name) if name is not None and len(args) == 1 else None
         if form is not None:
             return form() if callee is iter else callee(SpecialMethod(self.run, form))
-        if (callee is repr or callee is format) and args:
-            return callee(self.run.operands.formatted(args[0]), *map(self.run.operands.formatted, args[1:]))
+        if (callee is repr or callee is format) and args and (text := self.run.arrays.as_text(callee, args)) is not None:
+            return text
         for x in args:
             if id(callee) in _FORMATTING:
                 self.run.operands.formatted(x)
@@ -262,6 +258,8 @@ class Builtins(Handler):
             elif name != "items":
                 self.run.contents.keys(owner)
         elif name == "format":
+            if not kwargs and (text := self.run.arrays.text(formatted, (owner, *args))) is not None:
+                return text
             check, args, kwargs = self.run.operands.formatted, [*map(self.run.operands.shown, args)], {key: self.run.operands.shown(x) for key, x in kwargs.items()}
         elif name == "format_map":
             check = self.run.operands.printed
@@ -346,8 +344,8 @@ class Builtins(Handler):
             self.run.impure("makes a class")
         elif callee is type:
             self.run.classes.note_class(args[0])
-        elif callee is str and len(args) == 1 and not kwargs and type(shown := self.run.operands.shown(args[0])) is Printed:
-            return str(shown)
+        elif callee is str and len(args) == 1 and not kwargs and (text := self.run.arrays.as_text(callee, args)) is not None:
+            return text
         if callee is float and len(args) == 1:
             if id(args[0]) in self.run.dynamic.numbers:
                 return args[0] if type(args[0]) is float else self.on_plain(float, *args)

@@ -81,6 +81,10 @@ class Operands(Handler):
         if value is not None:
             return value
         how = self.modulo if name == "Mod" and type(left) not in _CALCULATED else self.operand  # which formats strings, too
+        if type(left) is str or (type(right) is str and name == "Add"):
+            value = self.run.arrays.text(OPERATORS[name], (left, right))
+            if value is not None:
+                return value
         if type(left) is str and name == "Mod":
             right = tuple(map(self.shown, right)) if type(right) is tuple else self.shown(right)
         why = self._not_understood(how, left, right)
@@ -336,6 +340,10 @@ class Operands(Handler):
             self.run.impure(f"prints an object of type {kind.__name__}")
         elif np.get_printoptions().get("formatter"):
             self.run.impure("prints with functions that numpy was given")
+        self.note_printing()
+
+    def note_printing(self):
+        """NumPy makes a text."""
         self.run.reads.asked(_numpys_printing, np, _numpys_printing(np))
 
     def _lacks(self, kind, names):

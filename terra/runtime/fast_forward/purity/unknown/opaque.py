@@ -321,11 +321,9 @@ class Opaque:
                 raise Unskippable(f"a method of a {type(owner).__name__} that is an argument")
         if is_tapes(kind):
             raise Unskippable("a tape")
-        if kind in SCALARS:
-            deferred = run.deferred
-            if id(it) in deferred.held and type(it) is not str:
-                return it  # it is read anew each time
-            deferred.looked_at(it)
+        if id(it) in run.deferred.calculated or (id(it) in run.deferred.held and kind is not str):
+            return it  # it is read anew each time
+        run.deferred.looked_at(it)
         return Held(it)
 
     # -- what is done with what an opaque call gives ------------------------------------------------------------------------------
