@@ -83,7 +83,8 @@ def is_loop(function):
 
 def branches(function):
     """Returns whether it calls one of the functions that it is given, depending on values."""
-    return function is tfi.tf.switch_case or function is tfi.tf.case or function.__name__ == "smart_cond"  # of TensorFlow, and of tf_keras
+    name = function.__name__
+    return function in (tfi.tf.switch_case, tfi.tf.case) or name == "smart_cond" or (name in ("cond", "switch") and _is_in(function, name, None, "ops"))  # of TensorFlow, tf_keras, and Keras
 
 
 def is_of_default_strategy(method):
@@ -96,7 +97,7 @@ def is_of_default_strategy(method):
 
 def vectorizes(function):
     """Returns whether it makes a graph of the function that it is given, in which the framework's functions do not run."""
-    return function is tfi.tf.vectorized_map
+    return function.__name__ == "vectorized_map" and _is_in(function, "vectorized_map", tfi.tf, "ops")
 
 
 def _is_in(function, name, space, of_keras):

@@ -112,6 +112,7 @@ class Program:
         self.whole = None  # the one of the step's own function, in the last step
         self.varying = {}  # (id of a dict, list or cell, key) -> it, where a call has found a number, and has left another one
         self.gave = {}  # numbers that opaque calls have given, each by what the call is
+        self.integer_draws = set()  # what tells draws that gave Python's integers
         self.small = {}  # key of an opaque call -> the small integers that it has given
         self.unsteady = set()  # keys of opaque calls that give another number or text each time, see `opaque_calls`
         self.not_observed = {}  # id -> code object, of functions of libraries' that it is of no use to observe

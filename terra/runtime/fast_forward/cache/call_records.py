@@ -267,7 +267,7 @@ class CallRecord:
         self.misses = 0  # times in a row that its opaque calls gave something else
         self.opaque = ()  # the opaque calls, see `opaque_calls`
         self.n_early = 0  # how many of them are made before anything is read: the rest is given what was read
-        self.late_feeds = ()  # see `dynamic_values.LateFeed`
+        self.late_feeds = ()  # see `late_values.LateFeed`
         self.formatted = ()  # keys of tensors of whose values it makes texts for messages, and nothing else
         self.states = ()  # `StateInput`s: the attributes that count as arguments
         self.carried = ()  # what identifies what they hold

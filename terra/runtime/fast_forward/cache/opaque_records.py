@@ -4,7 +4,7 @@ from typing import Any, Callable
 
 from terra.runtime.fast_forward.cache.call_records import RESULT, ExternalInput
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
-from terra.runtime.fast_forward.sources.dynamic_values import OpaqueNumbers
+from terra.runtime.fast_forward.sources.late_values import OpaqueNumbers
 from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, OfKind, OpaqueCall
 from terra.runtime.tensors.comparing import Unskippable
 

@@ -20,7 +20,7 @@ from terra.tf.random_state import leads_here, random_state
 from terra.runtime.fast_forward.cache.call_records import (
     BOOL_ENUM, RESOURCE_ENUM, RESULT, StepArgument, WithAttributes, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, CallRecord, Seeds)
 from terra.runtime.execution.slicing import Assign
-from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES, may_vary
+from terra.runtime.fast_forward.sources.late_values import NO_DYNAMIC_VALUES
 from terra.runtime.tensors.tensor import TerraTensor, is_unread
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
@@ -311,7 +311,7 @@ class Recording:
                 raise Unskippable("gives an array twice that it has read, or a part of one")
             self.arrays.add(id(value))
             return deferred
-        if may_vary(value) and self.deferred.number(value) is not None:
+        if self.deferred.number(value) is not None:
             return DynamicNumber(self.deferred.number(value))
         if kind is np.ndarray and self.deferred.drawn(value) is not None:
             return self.deferred.drawn(value)

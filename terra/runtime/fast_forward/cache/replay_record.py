@@ -5,7 +5,7 @@ from terra.frameworks.keras import call_context
 from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.fast_forward.sources.array_calculations import calculate_deferred
 from terra.runtime.fast_forward.sources import opaque_calls
-from terra.runtime.fast_forward.sources.dynamic_values import make_late_feeds
+from terra.runtime.fast_forward.sources.late_values import make_late_feeds
 from terra.runtime.fast_forward.sources.opaque_calls import Held, Result
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource

@@ -15,7 +15,7 @@ from terra.runtime.fast_forward.purity.unknown.opaque import Opaque
 from terra.runtime.fast_forward.purity.unknown.stand_ins import Unknown
 from terra.runtime.fast_forward.sources.array_calculations import numpys_errors
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetches
-from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES
+from terra.runtime.fast_forward.sources.late_values import NO_DYNAMIC_VALUES
 from terra.runtime.fast_forward.sources.effects import so_far
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes

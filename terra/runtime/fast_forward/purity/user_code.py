@@ -12,7 +12,7 @@ from typing import Any, Iterable, NamedTuple
 from terra.runtime.fast_forward.cache.call_watch import ASKS_FOR, WRITERS, look_out, note_filters, observed_in_place, writes
 from terra.runtime.fast_forward.purity.facts import lifetimes
 from terra.runtime.fast_forward.purity.observer import Observer
-from terra.runtime.fast_forward.sources.dynamic_values import OpaqueNumbers
+from terra.runtime.fast_forward.sources.late_values import OpaqueNumbers, ShownArrays
 from terra.runtime.fast_forward.sources.effects import tensors_within
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import Unskippable
@@ -45,8 +45,10 @@ def observe(runner, users, covered, inputs, call, states=()):
     step = runner.step.function
     if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
         return UserRun(call(), why=_IMPURE)
-    observer = Observer(runner, set(inputs.composites), OpaqueNumbers(runner.step, inputs), covered=covered, carried=states)
+    dynamic, shown = OpaqueNumbers(runner.step, inputs), runner.step.shown
+    observer = Observer(runner, set(inputs.composites), dynamic, covered=covered, carried=states)
     run = observer.run
+    runner.step.shown = ShownArrays(dynamic, shown)
     replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
     called, arguments, defaults, warned, wanted = {}, [], set(), [], []
 
@@ -91,6 +93,7 @@ def observe(runner, users, covered, inputs, call, states=()):
             with observer:
                 result = look_out(call, note, lambda name: run.is_inside_opaque or warned.append(name), note_builtin, covered=covered, wanted=wanted, builtins=WRITERS, is_known=is_known)
     finally:
+        runner.step.shown = shown
         for thing, function in replaced:
             tfi.set_custom_gradient(thing, function)
     for function in [*run.calls.exchanged, *(function for function, code in exchanged if id(code) in called)]:

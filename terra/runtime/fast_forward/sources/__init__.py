@@ -5,6 +5,7 @@ of earlier operations are named by their nodes (`cache.regions`); the modules he
 that come from Python, or go there:
 
 * `dynamic_values`: arguments that differ at each step without being tensors, that is arrays and numbers.
+* `late_values`: numbers and arrays that unknown code gives within a call.
 * `number_sources`: where such a number is found, and how what is calculated of it is calculated again.
 * `array_calculations`: NumPy's calculations with these, which are made again for each step.
 * `residual_calls`: calls that are made at each step, such as `next(iterator)` and random draws.

@@ -8,12 +8,12 @@ float, but each calculation makes a new object: before a run that is observed, e
 wherever the run uses it; and so are those that are calculated of it. An integer is large if Python makes objects of its own for it, too.
 """
 
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from terra.runtime.fast_forward.sources.number_sources import KINDS, ComputedSource, ConstantNumber, CounterSource, NumberPredicate, StorageSource, is_large
+from terra.runtime.fast_forward.sources.late_values import OpaqueNumbers
 from terra.runtime.fast_forward.sources.opaque_calls import Result
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource, ArgumentSource, NumberSource
 from terra.runtime.tensors.tensor import alias_of, is_unread, noted, tensor_of
@@ -53,91 +53,6 @@ class Becomes:
     __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __radd__
 
 
-class LateFeed(NamedTuple):
-    """A tensor of this type, among those that a call is given from outside, that is made of the number which an opaque call of it gives."""
-
-    place: int
-    of: Result
-    dtype: Any
-
-
-def make_late_feeds(record, external, results, step):
-    """Appends the tensors of a record's `LateFeed`s to those that its call is given, or puts them there; `results`: what its opaque calls have given."""
-    for place, of, dtype in record.late_feeds:
-        made = tfi.eager_constant(results[of.index], dtype)
-        if step is not None:
-            made = step.hold_data(noted(made))
-        external[place:place + 1] = (made,)
-
-
-class _Nothing:
-    """No arrays and no numbers."""
-
-    numbers = places = integers = MappingProxyType({})
-    has_arrays = False
-    calls = ()
-
-    def part_for(self, x):
-        return None
-
-    def __contains__(self, array):
-        return False
-
-    def is_place(self, holder, key):
-        return False
-
-    def is_looked_at(self, ids):
-        return False
-
-    def looked_at(self, ids):
-        return []
-
-    def counts(self, function, asked):
-        return None
-
-    def counter(self, owner, name, value, more):
-        return None
-
-    def why_needed(self):
-        return None
-
-    def late(self, of, number, dtype):
-        return number
-
-    def take_over(self, made, of, dtype):
-        pass
-
-
-NO_DYNAMIC_VALUES = _Nothing()
-
-
-class OpaqueNumbers(_Nothing):
-    """Holds what varies of a call of which nothing else may: numbers that opaque calls give in it, and operations take."""
-
-    def __init__(self, step, inputs):
-        self._step, self._inputs = step, inputs
-        self.repeated, self._made, self.late_feeds = [], [], []
-
-    def is_looked_at(self, ids):
-        """Whether Python has looked at a tensor of one."""
-        return not all(is_unread(made) for made, _ in self._made)
-
-    def late(self, of, number, dtype):
-        """Returns a tensor that stands for the number which an opaque call has given; the number itself if there can be none."""
-        if not dtype.is_floating or tfi.promotes():
-            return number
-        made = self._step.hold_data(noted(tfi.eager_constant(number, dtype)))
-        self.take_over(made, of, dtype)
-        return made
-
-    def take_over(self, made, of, dtype):
-        """A call within has taken the tensor `made`, which stands for what this opaque call has given."""
-        self.late_feeds.append(LateFeed(len(self._inputs.external), of, dtype))
-        self._inputs.external.append(made)
-        self._made.append((made, None))
-        self.repeated.append((of, dtype))
-
-
 def tensor_for(use, tensors, numbers, drawn):
     """The tensor of an entry of `DynamicValues.repeated`; None if it is known later only."""
     if type(use) is int:
@@ -167,8 +82,6 @@ class DynamicValues(OpaqueNumbers):
         self.calls = []  # the live ones
         self._n_drawn = 0  # how much they have given
         self._drawn = {}  # id of an array that they have given -> (it, `ResidualSource`)
-        self.given = 0  # times that the run has given an array to something that may make a tensor of it
-        self._converted = 0  # times that it did
         self._given = given
         self.places = {identity: place for identity, place in numbers.items() if place.holds_number(given)}
         self.integers = integers
@@ -176,7 +89,7 @@ class DynamicValues(OpaqueNumbers):
         self.sources = []  # a `StorageSource` or `ComputedSource` for each, and each `CounterSource` that they are calculated of
 
     def __contains__(self, array):
-        return id(array) in self._tensors or id(array) in self._drawn
+        return id(array) in self._tensors or id(array) in self._drawn or super().__contains__(array)
 
     def ids(self):
         return set(self._tensors)
@@ -184,7 +97,7 @@ class DynamicValues(OpaqueNumbers):
     @property
     def has_arrays(self):
         """Whether arrays vary."""
-        return bool(self._tensors or self._drawn)
+        return bool(self._tensors or self._drawn or self._late)
 
     def arrays(self):
         """The arrays among the arguments, each once."""
@@ -222,7 +135,7 @@ class DynamicValues(OpaqueNumbers):
             external.append(alias_of(made) if type(use) is int else made if made is None else self._step.hold_data(noted(made)))
 
     def tensor_of(self, array, dtype=None):
-        """A tensor that stands for an array; None if the array is none of these, or its contents have changed. `dtype`: a floating type, if it is to have that."""
+        """The same; None also if the contents of the array have changed."""
         if id(array) in self._tensors and dtype is not None:
             self.drawn(ArrayAsIs(ArgumentSource(list(self._tensors).index(id(array))), (np.ndarray, array.dtype, array.shape)), [array])
         if id(array) in self._drawn:
@@ -233,7 +146,7 @@ class DynamicValues(OpaqueNumbers):
             return made
         known = self._tensors.get(id(array))
         if known is None:
-            return None
+            return super().tensor_of(array, dtype)
         self._converted += 1
         _, made, place = known
         if made._value._numpy_internal().tobytes() != array.tobytes():
@@ -373,9 +286,6 @@ class DynamicValues(OpaqueNumbers):
         return found
 
     def why_needed(self):
-        """Why it matters what is in the arrays, or what a number is worth; None if it does not."""
-        if self.given != self._converted:
-            return "uses an array that is an argument other than as a tensor"
         if not all(is_unread(made) for _, made, _ in self._tensors.values()):  # aliases have the same owner
             return "reads the value of a tensor made of an array that is an argument"
-        return None
+        return super().why_needed()

@@ -13,6 +13,8 @@ import threading
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Callable, Iterable, NamedTuple
 
+import numpy as np
+
 from terra import ours
 from terra.runtime.fast_forward.sources.effects import put_contents
 from terra.runtime.fast_forward.sources.number_sources import KINDS, is_large
@@ -110,6 +112,13 @@ class OfKind(NamedTuple):
     """Stands for a number or text of this type, another one each time."""
 
     kind: type
+
+
+class OfArray(NamedTuple):
+    """Stands for an array of this type and shape, another one each time."""
+
+    dtype: str
+    shape: tuple
 
 
 OBJECT = object()  # in place of what a call has given, if that is opaque
@@ -236,6 +245,8 @@ def is_steady(function: Any, value: Any) -> bool:
 def _is_expected(value: Any, expected: Any) -> bool:
     if type(expected) is Same:
         return value is expected.value
+    if type(expected) is OfArray:
+        return type(value) is np.ndarray and (value.dtype.str, value.shape) == expected
     return expected is ANYTHING or (type(value) is expected.kind and may_be_another(value) if type(expected) is OfKind else identity(value) == expected)
 
 

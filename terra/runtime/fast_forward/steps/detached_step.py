@@ -22,7 +22,8 @@ from terra.runtime.fast_forward.sources import residual_calls, opaque_calls
 from terra.runtime.fast_forward.sources.array_calculations import calculate_deferred, parts_of
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource
-from terra.runtime.fast_forward.sources.dynamic_values import make_late_feeds, tensor_for
+from terra.runtime.fast_forward.sources.dynamic_values import tensor_for
+from terra.runtime.fast_forward.sources.late_values import make_late_feeds
 from terra.runtime.fast_forward.sources.number_sources import StorageSource, evaluate
 from terra.runtime.fast_forward.steps import early_effects, pure_functions
 from terra.runtime.fast_forward.steps.detached_arguments import OWNERS, GivenArguments, matches

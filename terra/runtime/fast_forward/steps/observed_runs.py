@@ -9,7 +9,8 @@ from terra.runtime.fast_forward.cache.arguments import is_held
 from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.cache.call_records import Inputs
 from terra.runtime.fast_forward.purity.observer import Observer
-from terra.runtime.fast_forward.sources.dynamic_values import DynamicValues, OpaqueNumbers, may_vary
+from terra.runtime.fast_forward.sources.dynamic_values import DynamicValues, may_vary
+from terra.runtime.fast_forward.sources.late_values import OpaqueNumbers, ShownArrays
 from terra.runtime.fast_forward.sources.number_sources import StorageSource
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
@@ -42,11 +43,11 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
     run, conclusion = observer.run, observer.conclusion
     if fewest == 1:
         run.recording = recording
-    runner.step.shown = varying
+    shown, runner.step.shown = runner.step.shown, dynamic if varying is not None else ShownArrays(dynamic, runner.step.shown)
     try:
         result = observer.call(called, args, kwargs)
     finally:
-        runner.step.shown = None
+        runner.step.shown = shown
     try:
         if runner.step.skeleton is not runner:
             conclusion.release()

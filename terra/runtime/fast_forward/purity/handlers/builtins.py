@@ -21,7 +21,7 @@ from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, MET
 from terra.runtime.fast_forward.sources.effects import GROWING
 from terra.runtime.fast_forward.sources.texts import formatted
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, READING, TENSORS, defined, is_c_class, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
+from terra.runtime.tensors.object_kinds import ITERATORS, LASTING, LISTS, READING, TENSORS, defined, is_c_class, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
 
@@ -211,6 +211,8 @@ class Builtins(Handler):
         """Call len, iter, repr and the like."""
         if callee is next and len(args) == 1 and residual_calls.takes_element(args[0], "__next__"):
             return self.run.live_calls.make(args[0], "__next__")
+        if callee is next and type(args[0] if args else None) in LASTING and not self.run.born.has(args[0]):
+            return self.run.opaque.make(args[0].__next__, (), {}, "calls next")
         if callee is len and len(args) == 1 and type(args[0]) is np.ndarray:
             self.run.arrays.looks_at_shape(args[0])
             return len(args[0])

@@ -71,7 +71,7 @@ class Calls(Handler):
                 return functools.partial(self.run.framework.made_layer, callee)
             return self.run.opaque.calling(callee, "calls what unknown code gives")
         known = self._known_callee(callee, form, instrumented)
-        if (kind is BuiltinFunctionType or kind is type) and type(known) is functools.partial and self.run.reason is None:
+        if (kind is BuiltinFunctionType or kind is type or getattr(known, "func", None) == self.run.builtins.on_plain) and type(known) is functools.partial and self.run.reason is None:
             return functools.partial(self.perhaps_of_opaque, callee, known)
         return known
 
@@ -79,7 +79,7 @@ class Calls(Handler):
     def perhaps_of_opaque(self, callee, known, /, *args, **kwargs):
         """Call a builtin, which may be given what unknown code has given."""
         if any(x in self.run.opaque for x in args):
-            return self.run.opaque.make(callee, args, kwargs, f"calls {callee.__qualname__}")
+            return self.run.opaque.make(callee, args, kwargs, f"calls {getattr(callee, '__qualname__', callee.__name__)}")
         return known(*args, **kwargs)
 
     def _known_callee(self, callee, form, instrumented):

@@ -51,6 +51,9 @@ class Classes(Handler):
     def may_set(self, it, name):
         """Whether an attribute can be set when the run is skipped as well: nothing of the user's runs for it. If not, the run is impure."""
         kind = type(it)
+        if kind is FunctionType and not hasattr(kind, name) and not is_frameworks_function(it):
+            self.run.reads.object(it, kind)
+            return self.run.reason is None
         if kind in TENSORS or (is_librarys(kind) and not framework_objects.derives_from_stock(kind)) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_c_class(kind) and kind is not SimpleNamespace and kind is not threading.local):
             self.run.impure("sets an attribute")
             return False

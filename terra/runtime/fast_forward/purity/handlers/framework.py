@@ -14,7 +14,7 @@ from terra.runtime.fast_forward.purity.facts.library_classes import derives_from
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sites import skipping, user_layers
 from terra.runtime.tensors.object_kinds import LISTS, PLAIN, TENSORS, defined, is_frameworks_function, is_librarys
-from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
+from terra.runtime.tensors.tensor import TerraTensor, has_open_shape, holds_numbers
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
 
@@ -33,6 +33,8 @@ class Framework(Handler):
             return self.run.functionals.in_graph(form, args, kwargs)
         if type(callee) is FunctionType and not callee.__name__.startswith(tensorflow.READING_PARTS):
             args = [self._converted_variable(x) if type(x) not in TENSORS else x for x in args]
+            if self.run.dynamic.has_arrays and tensorflow.is_dispatched(callee):
+                args, kwargs = self._with_tensors(args, kwargs)
         jumps, entered, length = len(self.run.jumped), self.run.entered, len(self.run.runner.log)
         if call_cache.running() is not self.run.runner:
             if self.run.functionals.accumulates or self.run.functionals.recomputes:
@@ -107,6 +109,27 @@ class Framework(Handler):
             if len(types) == 1 and all((type(x) is float and self.run.is_number(x)) or type(x) in TENSORS or type(x) in tfi.RESOURCE_VARIABLES for x in args):
                 args = [self.run.tensor(x, *types) for x in args]
         return self.call(function, form, *args, **kwargs)
+
+    def _with_tensors(self, args, kwargs):
+        """Returns the arguments of such a function with tensors in place of arrays that vary, where it would make the same of them: there is no other type of numbers that it could make them of."""
+        leaves = [y for x in (*args, *kwargs.values()) for y in (x if type(x) is list or type(x) is tuple else (x,))]
+        types = {tfi.dtypes.as_dtype(x.dtype) for x in leaves if type(x) in TENSORS or tfi.is_variable(x) or (type(x) is np.ndarray and holds_numbers(x))}
+        floating = {x for x in types if x.is_floating}
+        if self.run.reason is not None or len(floating) > 1 or any(type(x) is tfi.tf.DType or isinstance(x, type) for x in leaves):
+            return args, kwargs
+
+        def converted(x):
+            if type(x) is list or type(x) is tuple:
+                return self.run.fresh(type(x)(map(converted, x))) if any(type(y) is np.ndarray for y in x) else x
+            if type(x) is not np.ndarray or not (x.dtype == bool or tfi.dtypes.as_dtype(x.dtype) in floating) or x not in self.run.dynamic:
+                return x
+            made = self.run.runner.step.shown.tensor_of(x)
+            if made is None:
+                return x
+            self.run.gives(x)
+            return made
+
+        return [converted(x) for x in args], {name: converted(x) for name, x in kwargs.items()}
 
     def _converted_variable(self, it):
         """Returns the tensor that an object of the program's (or a library's) own class of variables makes of itself for such a function; anything else as it is."""

@@ -57,14 +57,14 @@ class Functionals(Handler):
         return self._by_framework(function, args, kwargs, tests=name == "while_loop")
 
     def branching(self, function, /, *args, **kwargs):
-        """Call `tf.switch_case`, or `tf.case`."""
-        self.run.operands.values((args, kwargs))
+        """Call `tf.switch_case`, say: which function is called depends on the first argument."""
+        self.run.operands.values((args[:1], kwargs))
         return self._by_framework(function, args, kwargs)
 
     @ours.calling
     def vectorizing(self, function, /, *args, **kwargs):
         """Call `tf.vectorized_map`: TensorFlow makes a graph of what the function that it is given would do, which is the same graph the next time."""
-        if not framework_loops.autograph_leaves(args[0] if args else kwargs.get("fn")):
+        if not framework_loops.autograph_leaves(args[0] if args else kwargs.get("fn", kwargs.get("function"))):
             self.run.impure("has tf.vectorized_map call a function that AutoGraph converts")
             return function(*args, **kwargs)
         outer, self._makes_graph = self._makes_graph, True

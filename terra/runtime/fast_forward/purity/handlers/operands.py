@@ -65,7 +65,7 @@ class Operands(Handler):
     def binary(self, name, left, right):
         """The operator `name` is applied to operands."""
         left, right = self.run.beside(name, left, right), self.run.beside(name, right, left)
-        if left in self.run.opaque or right in self.run.opaque:
+        if (left in self.run.opaque or right in self.run.opaque) and not (self._is_fed(left, right) or self._is_fed(right, left)):
             return self.run.opaque.operated(OPERATORS[name], left, right)
         if self.run.dynamic.numbers:
             value = self.calculates(OPERATORS[name], (left, right))
@@ -91,6 +91,10 @@ class Operands(Handler):
         if why is not None:
             return self.run.opaque.operated(OPERATORS[name], left, right, reason=why)
         return self.run.result(self.run.arrays.operated(OPERATORS[name], how(left), how(right)))
+
+    def _is_fed(self, it, other):
+        """Whether it is an array that varies, beside a tensor: that makes one of it."""
+        return type(it) is np.ndarray and it in self.run.dynamic and (type(other) in TENSORS or type(other) in tfi.RESOURCE_VARIABLES)
 
     def _beside_tensor(self, it, other):
         """An operand. An array that varies, beside a tensor from outside of the step, is the tensor that TensorFlow makes of it; those of the step do it themselves."""

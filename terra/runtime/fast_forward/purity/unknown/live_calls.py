@@ -3,6 +3,8 @@
 import weakref
 from typing import Any
 
+import numpy as np
+
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.tf import private_names as tfi
 from terra.tf.random_state import random_state
@@ -21,7 +23,8 @@ class LiveCalls:
         takes = residual_calls.takes_element(owner, name)
         args, kwargs = tuple([self._sizes(x) for x in args]), {key: self._sizes(x) for key, x in kwargs.items()}
         draws = not takes and residual_calls.draws(owner, name, args, kwargs)
-        as_opaque = draws and (recording is None or residual_calls.chooses_objects(name, args))
+        key = name, len(args), *map(type, args), *kwargs
+        as_opaque = draws and (recording is None or residual_calls.chooses_objects(name, args) or key in run.runner.program.integer_draws)
         if not draws and (recording is None or not takes):
             run.impure(doing)
         elif draws and recording is not None and not recording.knows_draws():
@@ -41,6 +44,8 @@ class LiveCalls:
         if draws:
             step.draws.append((before, random_state()))
         if not residual_calls.flat(value):
+            if draws and isinstance(value, (int, np.integer)):  # the next time it is taken for one of few, or tells where it came from
+                run.runner.program.integer_draws.add(key)
             run.impure(f"{doing}, which gives an object of type {type(value).__name__}")
             return value
         return self.gave(value, owner, name, args, kwargs)

@@ -19,11 +19,12 @@ from terra.runtime.fast_forward.purity.unknown.clock import Clock
 from terra.runtime.fast_forward.purity.unknown.steadiness import is_of_many, is_unsteady
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.effects import CONTENTS, changed_containers, space_of
-from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, Held, OfKind, OpaqueCall, Result, Same, constant_part, identity, is_plain, is_steady, may_be_another, outcomes, renewed
+from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, Held, OfArray, OfKind, OpaqueCall, Result, Same, constant_part, identity, is_plain, is_steady, may_be_another, outcomes, renewed
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes
+from terra.runtime.tensors.tensor import holds_numbers
 from terra.tf.private import composites
 from terra.tf.random_state import random_state
 
@@ -199,8 +200,9 @@ class Opaque:
 
     def note(self, callee, parts, value, key, caller, dropped, is_blind, reason, args=(), kwargs={}, keeps_guards=False):  # noqa: B006 (it is not changed)
         run = self._run
-        if (type(value) in TENSORS and not is_plain(value)) or isinstance(value, np.ndarray) or composites.is_composite(type(value)):
-            run.impure(f"{reason}, which gives a {'tensor' if not isinstance(value, np.ndarray) else 'n array'}")
+        is_array = type(value) is np.ndarray and holds_numbers(value) and value.size > 0
+        if (type(value) in TENSORS and not is_plain(value)) or (isinstance(value, np.ndarray) and not is_array) or composites.is_composite(type(value)):
+            run.impure(f"{reason}, which gives {'a tensor' if not isinstance(value, np.ndarray) else 'an array'}")
             return value
         if (hasattr(type(value), "__del__") and type(value) not in (io.StringIO, io.BytesIO)) or isinstance(value, (Generator, Coroutine)):  # what is done then may be waited for, and a record that is tried holds it for a while
             run.impure(f"{reason}, which gives something that does something in the end")
@@ -215,7 +217,7 @@ class Opaque:
         if residual_calls.is_residual(getattr(callee, "__self__", None), getattr(callee, "__name__", "")):
             self._has_drawn()
         steady = is_steady(callee, value)
-        expected = ANYTHING if dropped else OfKind(type(value)) if varies else Same(value) if steady else identity(value)
+        expected = ANYTHING if dropped else OfKind(type(value)) if varies else OfArray(value.dtype.str, value.shape) if is_array else Same(value) if steady else identity(value)
         touches = changed_containers(run.effects.values(), _given(callee, args, kwargs))
         self.calls.append(OpaqueCall(parts, expected, len(run.effects), key, caller, is_blind, keeps_guards, touches))
         if varies and may_be_another(value):
@@ -227,6 +229,8 @@ class Opaque:
             self._raising = id(value)  # it is not held: its traceback may hold anything
         elif not dropped and not is_plain(value) and not steady:
             number = len(self.calls) - 1
+            if is_array:
+                run.dynamic.note_late(value, Result(number))
             try:
                 self._known[id(value)] = weakref.ref(value, functools.partial(self._forget, id(value))), number
             except TypeError:
