@@ -13,7 +13,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from sklearn import metrics
 
 import terra
 from terra.runtime.interpreter import profilers
@@ -157,11 +156,6 @@ def test_the_statement_of_a_function_that_is_not_skipped():
     assert cause.statement == "names = dir(x)" and "helper" in cause.seen and "step" in cause.seen
 
 
-def scored(x, y, train):
-    SCORES.append(metrics.mean_squared_error(y.numpy(), x.numpy()[:, :1]))  # scored
-    return train(x, y)
-
-
 def written(x, y, train):
     with open(os.devnull, "a", encoding="ascii") as file:  # written
         file.write("a step\n")
@@ -195,8 +189,7 @@ def halved(x, y, train):
     return train(x * q, y)
 
 
-SCORES = []
-PLANTED = {scored: "T02", written: "T09", slept: "T09", printed_by_tensorflow: "T05", printed_with_a_value: "T05", made_a_layer: "T09", halved: "T02"}
+PLANTED = {written: "T09", slept: "T09", printed_by_tensorflow: "T05", printed_with_a_value: "T02", made_a_layer: "T09", halved: "T02"}
 
 
 @pytest.mark.all_variants

@@ -427,6 +427,13 @@ def test_which_classes_are_plain():
     class WithMeta(metaclass=Meta):
         pass
 
+    class Asked(type):
+        def __instancecheck__(cls, it):
+            return True
+
+    class WithAsked(metaclass=Asked):
+        pass
+
     class New:
         def __new__(cls):
             return super().__new__(cls)
@@ -439,6 +446,6 @@ def test_which_classes_are_plain():
         def __setattr__(self, name, value):
             pass
 
-    assert all(map(is_plain_class, (Categorical, Tempered, Vector, Scope, Timer)))
+    assert all(map(is_plain_class, (Categorical, Tempered, Vector, Scope, Timer, New, WithMeta)))
     assert not any(map(is_plain_class, (
-        Finalised, Slotted, WithMeta, New, Getter, Setter, Config, AttrDict, Options, Point, dict, ValueError, tf.Module, tf.keras.layers.Dense)))
+        Finalised, Slotted, WithAsked, Getter, Setter, Config, AttrDict, Options, Point, dict, ValueError, tf.Module, tf.keras.layers.Dense)))

@@ -143,7 +143,7 @@ LOOKS = {
 }
 
 
-CALCULATED = frozenset(["item", "numpy function", "method", "slice", "transposed", "arithmetic", "in a function"])
+CALCULATED = frozenset(["item", "numpy function", "method", "slice", "transposed", "arithmetic", "in a function", "in a list", "stacked"])
 
 
 @pytest.mark.parametrize("name", LOOKS)

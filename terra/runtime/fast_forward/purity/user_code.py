@@ -46,7 +46,7 @@ def observe(runner, users, covered, inputs, call, states=()):
     if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
         return UserRun(call(), why=_IMPURE)
     dynamic, shown = OpaqueNumbers(runner.step, inputs), runner.step.shown
-    observer = Observer(runner, set(inputs.composites), dynamic, covered=covered, carried=states)
+    observer = Observer(runner, set(inputs.composites), dynamic, covered=covered, inputs=inputs, carried=states)
     run = observer.run
     runner.step.shown = ShownArrays(dynamic, shown)
     replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)

@@ -234,6 +234,8 @@ def identity(value: Any) -> Any:
         return kind, *map(identity, value)
     if kind is tfi.EagerTensor and is_plain(value):
         return value_key(value)
+    if isinstance(value, np.generic):
+        return kind, value.tobytes()
     return scalar(value) if kind in SCALARS else OBJECT
 
 
@@ -252,7 +254,7 @@ def _is_expected(value: Any, expected: Any) -> bool:
 
 def may_be_another(value: Any) -> bool:
     """Returns whether it is a number or text of which Python can make an object of its own, which tells where it came from."""
-    return type(value) in _VARYING or is_large(value)
+    return type(value) in _VARYING or is_large(value) or isinstance(value, np.number)
 
 
 def renewed(value: Any) -> Any:
@@ -261,7 +263,7 @@ def renewed(value: Any) -> Any:
         return value * 1.0
     if is_large(value):
         return -(-value)
-    if type(value) not in _VARYING or (type(value) in (str, bytes) and len(value) < 2):
+    if not may_be_another(value) or (type(value) in (str, bytes) and len(value) < 2):
         return value
     return type(value)().join([value[:1], value[1:]]) if type(value) in (str, bytes) else value.copy()
 
@@ -271,7 +273,11 @@ def is_plain(value: Any) -> bool:
     kind = type(value)
     if kind is tfi.EagerTensor:
         return not vars(value) and is_small_constant(value._datatype_enum(), value._shape_tuple())
-    return all(map(is_plain, value)) if kind is tuple else kind in SCALARS
+    return all(map(is_plain, value)) if kind is tuple else kind in SCALARS or isinstance(value, np.generic)
+
+
+def numpy_of(tensor: Any) -> Any:
+    return tensor.numpy()
 
 
 def constant_part(part: Any) -> tuple:

@@ -53,7 +53,8 @@ def runs_program(callee: Any, args: tuple) -> bool:
     elif isinstance(callee, type):
         if _is_programs_class(callee) and not (issubclass(callee, BaseException) and callee.__init__ is Exception.__init__):
             return True
-    elif type(function) is not BuiltinFunctionType and (_is_programs_class(type(callee)) or isinstance(callee, np.ufunc)):
+    elif type(function) is not BuiltinFunctionType and (
+            _is_programs_class(type(callee)) or (isinstance(callee, np.ufunc) and getattr(np, callee.__name__, None) is not callee)):
         return True
     return any(map(may_be_run, args))
 

@@ -71,6 +71,8 @@ class Arrays(Handler):
 
     def piece(self, it, conversion, spec):
         """Returns the text that an f-string makes of `it`."""
+        if it in self.run.opaque:
+            return self.run.opaque.make(formatted_as, (it, conversion, spec), {}, "prints what unknown code gives")
         return self.text_of(it, conversion, spec) or formatted_as(self.run.operands.formatted(it), conversion, spec)
 
     def joined(self, pieces):

@@ -173,7 +173,7 @@ class Attributes(Handler):
     def attribute(self, it, name):
         kind = type(it)
         if kind in TENSORS:
-            if name == "numpy" and self.run.is_own_tensor(it):
+            if name == "numpy" and (self.run.is_own_tensor(it) or self.run.live_calls.may_read(it)):
                 return
             if name == "device" and not self.run.is_own_tensor(it) and not self.run.is_handle(it):
                 self.run.impure("asks a tensor that it was given for its device")

@@ -78,7 +78,7 @@ class Calls(Handler):
     @ours.calling
     def perhaps_of_opaque(self, callee, known, /, *args, **kwargs):
         """Call a builtin, which may be given what unknown code has given."""
-        if any(x in self.run.opaque for x in args):
+        if any(x in self.run.opaque for x in args) and not (callee.__name__ in ("append", "appendleft", "insert") and self.run.born.has(callee.__self__)):
             return self.run.opaque.make(callee, args, kwargs, f"calls {getattr(callee, '__qualname__', callee.__name__)}")
         return known(*args, **kwargs)
 
@@ -163,7 +163,8 @@ class Calls(Handler):
     def _function(self, callee, form, instrumented):
         """A Python function: the program's is observed, the framework's, too; what others do is unknown, and may as well be done again."""
         if policy.may_know_program(callee) or self.run.born.has(callee):
-            return self.user_function(callee, form, instrumented)
+            observed = self.user_function(callee, form, instrumented)
+            return observed if policy.is_user_code(callee) or self.run.born.has(callee) else functools.partial(self.run.library_code.strange, callee, observed)
         step = wrappers.STEPS.get(callee)
         if step is not None:
             return self._known_callee(step.__wrapped__, step.within(self.run.runner.step), True)
@@ -354,6 +355,8 @@ class Calls(Handler):
                 return functools.partial(self.run.functionals.of_array, callee)
             if function.__name__ == "numpy" and self.run.is_own_tensor(owner):
                 return functools.partial(self.run.deferred.read_array, self.run.runner, owner)
+            if function.__name__ == "numpy" and self.run.live_calls.may_read(owner):
+                return functools.partial(self.run.live_calls.value_of, owner)
             if function.__name__ == "numpy" and tfi.is_variable(owner):
                 return functools.partial(self.run.arrays.array_of_variable, callee)
             if type(owner) in PLAIN or type(owner) in TENSORS or (function.__name__ == "get_shape" and tfi.is_variable(owner)):  # shapes

@@ -121,6 +121,8 @@ class Contents(Handler):
     def mapping(self, it):
         """An item or slice of `it` is taken."""
         self.run.takes_index = False
+        if it in self.run.opaque:
+            return OpaqueItems(self.run.opaque, it)
         if type(it) is np.ndarray and not self.run.is_over() and (self.run.recording is not None or self.run.deferred.held):  # what the index is, is not known yet
             self.run.before = len(self.run.runner.log)
             return _Indexed(self.run.arrays, it)
@@ -151,7 +153,11 @@ class Contents(Handler):
         return it
 
     def unpacked(self, it, shape):
-        """`it` is unpacked into targets of this structure."""
+        """`it` is unpacked into targets of this structure: returns what to unpack."""
+        if it in self.run.opaque:
+            if "*" in shape and any(type(part) is tuple for part in shape):
+                self.run.impure("unpacks what unknown code gives")
+            return [self.unpacked(x, shape[k]) if k < len(shape) and type(shape[k]) is tuple else x for k, x in enumerate(self.run.opaque.items(it))]
         self.iterated(it)
         if type(it) is tuple or type(it) is list:
             items = list(it)

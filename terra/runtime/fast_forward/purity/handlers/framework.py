@@ -29,12 +29,15 @@ class Framework(Handler):
 
     def call(self, callee, form, /, *args, **kwargs):
         """Call a function or object of the framework's, which must be skipped."""
+        plain = None  # the arguments as they were, if tensors take the place of arrays among them
         if not tfi.executing_eagerly():
             return self.run.functionals.in_graph(form, args, kwargs)
         if type(callee) is FunctionType and not callee.__name__.startswith(tensorflow.READING_PARTS):
             args = [self._converted_variable(x) if type(x) not in TENSORS else x for x in args]
             if self.run.dynamic.has_arrays and tensorflow.is_dispatched(callee):
-                args, kwargs = self._with_tensors(args, kwargs)
+                made = self._with_tensors(args, kwargs)
+                if made[0] is not args:
+                    plain, (args, kwargs) = (args, kwargs), made
         jumps, entered, length = len(self.run.jumped), self.run.entered, len(self.run.runner.log)
         if call_cache.running() is not self.run.runner:
             if self.run.functionals.accumulates or self.run.functionals.recomputes:
@@ -47,6 +50,8 @@ class Framework(Handler):
         except Exception:
             if callee is None or _has_room_for(callee, args, kwargs):
                 self.run.impure(f"calls {_name(form)}, which raises")
+            if plain is not None:
+                return form(*plain[0], **plain[1])  # which raises what it does of arrays
             raise
         if len(self.run.jumped) != jumps and self.run.entered == entered:
             self.bear(result)
@@ -111,11 +116,13 @@ class Framework(Handler):
         return self.call(function, form, *args, **kwargs)
 
     def _with_tensors(self, args, kwargs):
-        """Returns the arguments of such a function with tensors in place of arrays that vary, where it would make the same of them: there is no other type of numbers that it could make them of."""
+        """Returns the arguments of such a function with tensors in place of arrays that vary, where it would make the same of them: it could give them no other type, as there is a tensor of that, or
+        nothing but arrays of one type."""
         leaves = [y for x in (*args, *kwargs.values()) for y in (x if type(x) is list or type(x) is tuple else (x,))]
         types = {tfi.dtypes.as_dtype(x.dtype) for x in leaves if type(x) in TENSORS or tfi.is_variable(x) or (type(x) is np.ndarray and holds_numbers(x))}
         floating = {x for x in types if x.is_floating}
-        if self.run.reason is not None or len(floating) > 1 or any(type(x) is tfi.tf.DType or isinstance(x, type) for x in leaves):
+        decided = any(type(x) in TENSORS or tfi.is_variable(x) for x in leaves) or all(type(x) is np.ndarray for x in leaves)
+        if self.run.reason is not None or not decided or len(floating) > 1 or any(type(x) is tfi.tf.DType or isinstance(x, type) for x in leaves):
             return args, kwargs
 
         def converted(x):

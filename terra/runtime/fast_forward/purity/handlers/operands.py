@@ -336,6 +336,8 @@ class Operands(Handler):
         kind = type(it)
         if kind is Printed:
             return
+        if it in self.run.opaque:
+            self.run.impure("prints what unknown code gives")
         if not self.run.born.has(it) and it not in self.run.opaque and all(defined(kind, name) is vars(object)[name] for name in _PRINTING):
             self.run.classes.note_class(it)
             self._lacks(kind, _PRINTING)  # so it is named by its class and identity

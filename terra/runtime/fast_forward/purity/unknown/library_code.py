@@ -6,13 +6,15 @@ changes something that was there before, for instance), `Program.not_observed` r
 
 import functools
 import inspect
+import sys
 import weakref
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Callable
 
 from terra import ours
 from terra.frameworks.framework_objects import original
-from terra.runtime.fast_forward.purity.facts.program_code import is_refused
+from terra.runtime.fast_forward.purity.facts.program_code import is_refused, may_be_run
+from terra.runtime.interpreter import frames
 from terra.runtime.interpreter.profilers import unwatched
 from terra.runtime.tensors.object_kinds import defined, is_frameworks_function, is_librarys
 from terra.transform import convert, policy
@@ -71,6 +73,14 @@ class LibraryCode:
     def part(self, function: FunctionType, observed: Callable) -> Callable:
         """Returns what to call in place of a method, `function`, of an object that the run has made; `observed`: its observed form."""
         return observed if policy.may_know_program(function) else functools.partial(self._call, own_code(function), observed)
+
+    @ours.calling
+    def strange(self, function: FunctionType, observed: Callable, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls a function of a library of which nothing is known: observed like the program's, but where that came to nothing, and it is given nothing of the program's."""
+        opaque = self._of().opaque
+        if self._is_of_no_use(function) and opaque.takes(args, kwargs) and not any(map(may_be_run, (*args, *kwargs.values()))):
+            return opaque.make(function, args, kwargs, f"calls {function.__qualname__}", frames.around_ours(sys._getframe(1)), True)
+        return self._call(own_code(function), observed, *args, **kwargs)
 
     def observe_next_time(self, function: FunctionType) -> bool:
         """Notes that a function had better be observed than called as a whole; returns whether that is new."""

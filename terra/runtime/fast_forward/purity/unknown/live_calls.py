@@ -1,4 +1,5 @@
-"""The observer's part for calls that are made each time, also where the run is skipped: the next element of an iterator, draws of random numbers (see `sources.residual_calls`)."""
+"""The observer's part for calls that are made each time, also where the run is skipped: the next element of an iterator, draws of random numbers (see `sources.residual_calls`);
+and for the values of tensors that a step is given."""
 
 import weakref
 from typing import Any
@@ -6,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from terra.runtime.fast_forward.sources import residual_calls
+from terra.runtime.fast_forward.sources.opaque_calls import Held, numpy_of
+from terra.runtime.tensors.object_kinds import TENSORS
 from terra.tf import private_names as tfi
 from terra.tf.random_state import random_state
 
@@ -57,6 +60,17 @@ class LiveCalls:
         made = residual_calls.rebuilt(value, iter(run.dynamic.drawn(call, residual_calls.flat(value))))
         run.framework.bear(made)
         return made
+
+    def may_read(self, it: Any) -> bool:
+        """Returns whether it is a tensor that the step is given, or that was there before: its value is read anew where the step is skipped."""
+        run = self._of()
+        return type(it) in TENSORS and run.recording is not None and run.reason is None and not run.is_own_tensor(it) and not run.is_handle(it)
+
+    def value_of(self, it: Any) -> Any:
+        """Returns the array, or number, that such a tensor holds."""
+        run = self._of()
+        run.used.add(id(it))
+        return run.opaque.note(numpy_of, (Held(numpy_of), [it], {}), it.numpy(), ("numpy", None), None, False, True, "reads the value of a tensor that is an argument")
 
     def _sizes(self, x: Any) -> Any:
         """Returns the tuple of what is in a list or shape, as a draw reads them alike and nobody changes it; anything else as it is."""

@@ -104,12 +104,12 @@ class Opaque:
         return value
 
     @ours.calling
-    def make(self, callee: Any, args: tuple, kwargs: dict, reason: str, frame: Any = None) -> Any:
-        """Makes a call, and notes it; `frame`: that of the code which makes it, if that is the program's."""
+    def make(self, callee: Any, args: tuple, kwargs: dict, reason: str, frame: Any = None, as_a_whole: bool = False) -> Any:
+        """Makes a call, and notes it; `frame`: that of the code which makes it, if that is the program's; `as_a_whole`: even if it may know of the program."""
         run, is_blind = self._run, effect_free_calls.is_blind(callee, args, kwargs)
         if run.reason is None and is_refused(callee):
             run.impure(reason)
-        if run.reason is None and not is_blind and (self._is_to_be_observed(callee) or runs_program(callee, (*args, *kwargs.values()))):
+        if run.reason is None and not is_blind and not as_a_whole and (self._is_to_be_observed(callee) or runs_program(callee, (*args, *kwargs.values()))):
             form = run.library_code.attribute(*args) if callee is getattr and len(args) == 2 else run.library_code.called(callee)
             if form is not None:
                 return form(*args, **kwargs)
@@ -227,7 +227,7 @@ class Opaque:
             run.impure(f"{reason}, which gives something else each time")
         elif isinstance(value, BaseException):
             self._raising = id(value)  # it is not held: its traceback may hold anything
-        elif not dropped and not is_plain(value) and not steady:
+        elif not dropped and not steady and (not is_plain(value) or isinstance(value, np.generic)):
             number = len(self.calls) - 1
             if is_array:
                 run.dynamic.note_late(value, Result(number))

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from terra.runtime.fast_forward.sources.number_sources import KINDS, differ, is_large
+import numpy as np
+
+from terra.runtime.fast_forward.sources.number_sources import differ, is_large
 
 _MOST_GAVE = 10_000  # numbers that are remembered
 _MOST_SMALL = 8  # integers that a call may give in turn
@@ -10,7 +12,7 @@ _MOST_SMALL = 8  # integers that a call may give in turn
 
 def is_unsteady(program: Any, key: Any, which: tuple, value: Any) -> bool:
     """Returns whether a call gives another number or text each time: as a record has found, or this run and the one before. `key`: where it stands; `which`: which one it is in the run."""
-    if key not in program.unsteady and (type(value) in KINDS or is_large(value)):
+    if key not in program.unsteady and (isinstance(value, (float, np.number)) or is_large(value)):
         if len(program.gave) >= _MOST_GAVE:
             program.gave.clear()
         if differ(program.gave.setdefault((key, *which), value), value):
