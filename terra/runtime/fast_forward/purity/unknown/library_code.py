@@ -78,6 +78,8 @@ class LibraryCode:
     def strange(self, function: FunctionType, observed: Callable, /, *args: Any, **kwargs: Any) -> Any:
         """Calls a function of a library of which nothing is known: observed like the program's, but where that came to nothing, and it is given nothing of the program's."""
         opaque = self._of().opaque
+        if self._is_of_no_use(function) and any(map(self._of().is_own_tensor, (*args, *kwargs.values()))):
+            self._of().impure(f"has {function.__name__} read the value of a tensor")
         if self._is_of_no_use(function) and opaque.takes(args, kwargs) and not any(map(may_be_run, (*args, *kwargs.values()))):
             return opaque.make(function, args, kwargs, f"calls {function.__qualname__}", frames.around_ours(sys._getframe(1)), True)
         return self._call(own_code(function), observed, *args, **kwargs)
