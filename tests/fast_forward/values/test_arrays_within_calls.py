@@ -74,6 +74,16 @@ def changes_its_array(h, x):
     return tf.matmul(x, h.w) + drawn
 
 
+def changes_it_behind(h, x):
+    """What was computed with it was computed with what it held by then."""
+    drawn = h.generator.normal(size=(4, 6)).astype("float32")
+    y = tf.matmul(x, h.w) + drawn
+    h.generator.shuffle(drawn)
+    z = y + drawn
+    drawn[1] = 3.0
+    return z * drawn
+
+
 def throws_a_die(h, x):
     return tf.matmul(x, h.w) * float(h.dice.randint(1, 3)) * float(h.generator.integers(1, 3))
 
@@ -87,7 +97,7 @@ def looked_at(h):
 
 
 SKIPPED = [noise, masks, gathers, mixes, calculates, gives_arrays_to_functions, goes_on]
-OTHERS = [gives_other_types, looks_at, keeps, changes_its_array, throws_a_die]
+OTHERS = [gives_other_types, looks_at, keeps, changes_its_array, changes_it_behind, throws_a_die]
 
 
 @pytest.mark.all_variants

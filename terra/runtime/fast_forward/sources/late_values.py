@@ -97,6 +97,7 @@ class OpaqueNumbers(_Nothing):
         self._late = {}  # id of an array that an opaque call has given -> (it, `Result`)
         self.given = 0  # times that the run has given an array to something that may make a tensor of it
         self._converted = 0  # times that it did
+        self._taken = []  # (an array of which a tensor was made, what it held)
 
     def __contains__(self, array):
         return id(array) in self._late
@@ -116,12 +117,15 @@ class OpaqueNumbers(_Nothing):
         if known is None:
             return None
         self._converted += 1
+        self._taken.append((array, array.tobytes()))
         made = self._step.hold_data(noted(tfi.eager_constant(array, dtype)))
         self.take_over(made, known[1], dtype)
         return made
 
     def why_needed(self):
         """Why it matters what is in the arrays, or what a number is worth; None if it does not."""
+        if any(array.tobytes() != held for array, held in self._taken):  # the tensors of a replay are made of what it holds in the end
+            return "changes an array that it has computed with"
         return "uses an array that varies other than as a tensor" if self.given != self._converted else None
 
     def is_looked_at(self, ids):
