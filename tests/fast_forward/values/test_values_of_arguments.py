@@ -61,6 +61,19 @@ def scores(h, x):
     return tf.matmul(x, h.w)
 
 
+def scores_what_it_computes(h, x):
+    """A library is given a tensor of the step: it is read behind the graph."""
+    y = tf.matmul(x, h.w)
+    h.scores.append(metrics.mean_squared_error(x.numpy(), y))
+    h.scores.append(metrics.mean_squared_error(y, h.target))
+    return y
+
+
+def scores_and_looks(h, x):
+    y = tf.matmul(x, h.w)
+    return y if metrics.mean_squared_error(h.target, y) > 3.0 else y * 2.0
+
+
 def looked_at(h):
     return [h.w, h.said.getvalue(), float(h.mean), *h.rows, *h.scores]
 
@@ -70,7 +83,7 @@ def changes(h, k):
         h.kept = tf.constant([[3.0]])
 
 
-BODIES = [(keeps_a_mean, 12), (prints, 12), (feeds, 12), (loops, 0), (branches, 4), (reads_what_was_there, 8), (keeps_the_array, 0), (scores, 12)]
+BODIES = [(keeps_a_mean, 12), (prints, 12), (feeds, 12), (loops, 0), (branches, 4), (reads_what_was_there, 8), (keeps_the_array, 0), (scores, 12), (scores_what_it_computes, 12), (scores_and_looks, 0)]
 
 
 @pytest.mark.all_variants

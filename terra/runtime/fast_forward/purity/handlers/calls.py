@@ -79,7 +79,7 @@ class Calls(Handler):
     def perhaps_of_opaque(self, callee, known, /, *args, **kwargs):
         """Call a builtin, which may be given what unknown code has given."""
         if any(x in self.run.opaque for x in args) and not (callee.__name__ in ("append", "appendleft", "insert") and self.run.born.has(callee.__self__)):
-            return self.run.opaque.make(callee, args, kwargs, f"calls {getattr(callee, '__qualname__', callee.__name__)}")
+            return self.run.opaque.calling(callee, f"calls {getattr(callee, '__qualname__', callee.__name__)}")(*args, **kwargs)
         return known(*args, **kwargs)
 
     def _known_callee(self, callee, form, instrumented):

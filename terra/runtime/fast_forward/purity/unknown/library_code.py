@@ -26,6 +26,7 @@ class LibraryCode:
     def __init__(self, run: Any):
         self._of = weakref.ref(run)
         self._made: dict[int, CodeType] = {}  # id -> code of the `__init__` of libraries' classes of which the run has made objects
+        self.read: dict[int, Any] = {}  # id -> a tensor of the step that such a function reads
         self.contexts: dict[int, CodeType] = {}  # those that are not the framework's: contexts, which are of no use if they change what they read
 
     def called(self, callee: Any) -> Callable | None:
@@ -76,12 +77,23 @@ class LibraryCode:
 
     @ours.calling
     def strange(self, function: FunctionType, observed: Callable, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls a function of a library of which nothing is known: observed like the program's, but where that came to nothing, and it is given nothing of the program's."""
-        opaque = self._of().opaque
-        if self._is_of_no_use(function) and any(map(self._of().is_own_tensor, (*args, *kwargs.values()))):
-            self._of().impure(f"has {function.__name__} read the value of a tensor")
-        if self._is_of_no_use(function) and opaque.takes(args, kwargs) and not any(map(may_be_run, (*args, *kwargs.values()))):
-            return opaque.make(function, args, kwargs, f"calls {function.__qualname__}", frames.around_ours(sys._getframe(1)), True)
+        """Calls a function of a library of which nothing is known: observed like the program's, but where that came to nothing, and it is given nothing of the program's. Tensors of the
+        step are read for it, then, behind the graph where the step is skipped."""
+        run = self._of()
+        given = [*args, *kwargs.values()]
+        tensors = [x for x in given if run.is_own_tensor(x)]
+        if not self._is_of_no_use(function) or run.reason is not None or any(map(may_be_run, given)):
+            return self._call(own_code(function), observed, *args, **kwargs)
+        if tensors and run.recording is None:
+            run.impure(f"has {function.__name__} read the value of a tensor")
+        elif run.opaque.takes([x for x in given if not run.is_own_tensor(x)], {}):
+            for x in tensors:
+                run.deferred.read_array(run.runner, x)
+            self.read.update((id(x), x) for x in tensors)
+            n = len(run.runner.read_twice)
+            value = run.opaque.make(function, args, kwargs, f"calls {function.__qualname__}", frames.around_ours(sys._getframe(1)), True)
+            del run.runner.read_twice[n:]  # by the library, of what it is given
+            return value
         return self._call(own_code(function), observed, *args, **kwargs)
 
     def observe_next_time(self, function: FunctionType) -> bool:

@@ -232,7 +232,7 @@ class Opaque:
             if is_array:
                 run.dynamic.note_late(value, Result(number))
             try:
-                self._known[id(value)] = weakref.ref(value, functools.partial(self._forget, id(value))), number
+                self._known[id(value)] = weakref.ref(value, lambda _, key=id(value): self._known.pop(key, None)), number
             except TypeError:
                 self._known[id(value)] = value, number
         return value
@@ -261,9 +261,6 @@ class Opaque:
     def _own_contents(self, args: tuple) -> list:
         """Returns [(it, the identities of what it holds)] for each list and dict among arguments that the run has made."""
         return [(x, _contents(x)) for x in args if (type(x) is list or type(x) is dict) and self._run.born.has(x)]
-
-    def _forget(self, key: int, _: Any) -> None:
-        self._known.pop(key, None)
 
     def raises(self, it: Any) -> bool:
         """Returns whether `it`, which is raised, was made by the last call."""
@@ -313,6 +310,8 @@ class Opaque:
             return {k: self._part(x) for k, x in it.items()} if kind is dict else kind(map(self._part, it))
         if id(it) in run.given and kind in (list, dict):
             raise Unskippable(f"a {kind.__name__} that is an argument")
+        if id(it) in run.library_code.read:
+            return it
         if kind in TENSORS or composites.is_composite(kind):
             raise Unskippable("a tensor")
         if kind is np.ndarray and (it in run.dynamic or run.deferred.part_for(it) is not None):
