@@ -138,7 +138,8 @@ class Opaque:
         touches = changed_containers(run.effects.values(), _given(callee, args, kwargs))
         states = [(effect, effect.state()) for effect in run.effects.values()]
         keeps_guards = is_blind or effect_free_calls.keeps_guards(callee, args, kwargs)
-        changed = 0 if keeps_guards else len([*run.reads.changes()])  # by what the run itself has set
+        looks = not keeps_guards and len(self.calls) < _MOST_CALLS // 20  # a record does not hold behind others that change what was read before
+        changed = len([*run.reads.changes()]) if looks else 0  # by what the run itself has set
         outcome, clock = None if is_blind else outcomes.take(callee), Clock()
         if outcome is not None:
             value = outcome.give()
@@ -158,7 +159,7 @@ class Opaque:
         if any(_contents(it) != held for it, held in contents):
             run.impure(f"{reason}, which changes what it is given")
             return value
-        if not keeps_guards and len([*run.reads.changes()]) > changed:
+        if looks and len([*run.reads.changes()]) > changed:
             run.impure(f"{reason}, which changes what the step has read", bool(run.library_code.contexts))
             run.runner.program.not_observed.update(run.library_code.contexts)
             return value
