@@ -631,7 +631,7 @@ RUNNING = [
 
 # Where it is a callable object, which is observed like a function.
 OBSERVED = frozenset([
-    "rate_of_a_schedule", "rate_of_a_function"])
+    "rate_of_a_schedule", "rate_of_a_function", "super_property"])
 
 
 @pytest.mark.parametrize("make", RUNNING)

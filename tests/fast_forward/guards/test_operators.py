@@ -247,7 +247,7 @@ USERS = {
 }
 
 
-OBSERVED = ["shown in a tuple", "enum less", "enum test", "enum str", "enum mixed"]  # whose methods are observed; the others run as they do eagerly
+OBSERVED = ["shown in a tuple", "enum less", "enum test", "enum str", "enum mixed", "vectorize"]  # whose methods are observed; the others run as they do eagerly
 
 
 @pytest.mark.parametrize("case", USERS)

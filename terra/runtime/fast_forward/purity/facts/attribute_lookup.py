@@ -14,7 +14,7 @@ def is_handed_out(found):
     how = type(found)
     if how is classmethod:
         return type(found.__func__) is FunctionType
-    return how in (FunctionType, staticmethod, ClassMethodDescriptorType, WrapperDescriptorType) or how is tfi.PolymorphicFunction or defined(how, "__get__") is None
+    return how in (FunctionType, staticmethod, ClassMethodDescriptorType) or (how is WrapperDescriptorType and found.__name__ == "__call__") or how is tfi.PolymorphicFunction or defined(how, "__get__") is None
 
 
 def is_librarys_or_none(function):
