@@ -8,6 +8,7 @@ COMPARING = frozenset("remove index count sort get pop setdefault add discard".s
 JOINING = frozenset(
     "union intersection difference symmetric_difference issubset issuperset isdisjoint intersection_update difference_update "
     "symmetric_difference_update".split())
+ADDING = frozenset(["append", "appendleft", "insert"])  # put an item into a container, at which they do not look
 NOT_LOOKING = frozenset("append appendleft copy keys values items clear reverse popitem popleft rotate".split())
 # Methods that give a container or a view made just now.
 MAKING = frozenset("copy keys values items split rsplit splitlines union intersection difference symmetric_difference".split())

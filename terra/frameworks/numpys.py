@@ -6,6 +6,9 @@ import numpy as np
 RankWarning = (np.exceptions if hasattr(getattr(np, "exceptions", None), "RankWarning") else np).RankWarning
 
 
+MAKES_ARRAYS = frozenset(map(id, [np.array, np.asarray]))  # ids of functions that make an array of what they are given, be it a tensor
+
+
 def is_own(kind):
     """Returns whether a class is one of numbers, or of their types, of NumPy's own or of ml_dtypes."""
     return issubclass(kind, (np.generic, np.dtype)) and not issubclass(kind, np.void) and kind.__module__.split(".", 1)[0] in ("numpy", "ml_dtypes")

@@ -28,7 +28,7 @@ class NullObserver(Patterns):
 
     owner = operand = compared = truth = tested = container = iterated = looped = unpacked = unpacking = items = stored = inplace = fresh = context = _same
     assigned = removed = changed = inplace_attribute = augmented = subscript = answer = _same
-    formatted = builtin = result = searched = item = mapping = modulo = identified = inplace_item = index = elements = raised = _same
+    builtin = result = searched = item = mapping = modulo = identified = inplace_item = index = elements = raised = _same
     named = unobserved = sets_name = returning = returned = bound = asks_kind = _same
 
     @staticmethod

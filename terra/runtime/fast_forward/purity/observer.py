@@ -48,7 +48,7 @@ class Observer(Patterns):
         operands = run.operands
         self.operand, self.binary, self.comparison, self.unary = operands.operand, operands.binary, operands.comparison, operands.unary
         self.index, self.modulo, self.compared, self.contains, self.searched = operands.index, operands.modulo, operands.compared, operands.contains, operands.searched
-        self.truth, self.tested, self.identified, self.formatted = operands.truth, operands.tested, operands.identified, operands.formatted
+        self.truth, self.tested, self.identified = operands.truth, operands.tested, operands.identified
         contents = run.contents
         self.container, self.iterated, self.looped, self.mapping, self.items = contents.container, contents.iterated, contents.looped, contents.mapping, contents.items
         self.subscript, self.unpacked, self.unpacking, self.elements = contents.subscript, contents.unpacked, contents.unpacking, contents.elements

@@ -116,11 +116,8 @@ class Effect:
 
     def undo(self, before):
         """Takes the effect back, which was had when there was `before`."""
-        if type(self.owner) is list or type(self.owner) is dict:
-            if before is ABSENT:
-                del self.owner[self.name]
-            else:
-                self.owner[self.name] = before
+        if type(self.owner) in WITH_ITEMS:
+            put(self.owner, self.name, before)
         elif before is ABSENT:
             delattr(self.owner, self.name)
         else:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terra.runtime.fast_forward.sources.effects import held_in
+from terra.runtime.fast_forward.sources.effects import held_in, put
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource
 
 KINDS = frozenset([float, np.float64, np.float32])  # of numbers that may vary; integers do, too, in ways of their own
@@ -53,10 +53,7 @@ class StorageSource:
         return type(value) is self.kind and (self.kind is not int or is_large(value))
 
     def put(self, value):
-        if type(self.holder) is CellType:
-            self.holder.cell_contents = value
-        else:
-            self.holder[self.key] = value
+        put(self.holder, self.key, value)
 
 
 class ConstantNumber(NamedTuple):

@@ -100,7 +100,7 @@ class Arrays(Handler):
             return None  # the code itself is to raise it
         if type(value) is not str or len(value) < 2:  # Python has one object for each shorter one
             return None
-        if any(value is x for x in [part.value for part in sources]):
+        if any(value is part.value for part in sources):
             return value  # a text of nothing but itself
         for x in found:
             deferred.looked_at(x)

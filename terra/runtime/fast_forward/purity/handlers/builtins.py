@@ -111,7 +111,7 @@ class Builtins(Handler):
     @ours.calling
     def on_plain(self, callee, /, *args, **kwargs):
         """Call a function that calculates."""
-        if (callee is np.array or callee is np.asarray) and len(args) == 1 and not kwargs and self.run.live_calls.may_read(args[0]):
+        if len(args) == 1 and not kwargs and id(callee) in numpys.MAKES_ARRAYS and self.run.live_calls.may_read(args[0]):
             return self.run.live_calls.value_of(args[0])
         if not kwargs and (id(callee) in _CALCULATING or getattr(callee, "__self__", None) is math):
             value = self.run.operands.calculates(callee, args)

@@ -13,7 +13,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperTy
 import numpy as np
 
 from terra import ours
-from terra.frameworks import effect_free, framework_objects, tensorflow
+from terra.frameworks import effect_free, framework_objects, methods, tensorflow
 from terra.location import location
 from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.fast_forward.purity.facts.library_classes import calls_library, within_scope
@@ -78,7 +78,7 @@ class Calls(Handler):
     @ours.calling
     def perhaps_of_opaque(self, callee, known, /, *args, **kwargs):
         """Call a builtin, which may be given what unknown code has given."""
-        if any(x in self.run.opaque for x in args) and not (callee.__name__ in ("append", "appendleft", "insert") and self.run.born.has(callee.__self__)):
+        if any(x in self.run.opaque for x in args) and not (callee.__name__ in methods.ADDING and self.run.born.has(callee.__self__)):
             return self.run.opaque.calling(callee, f"calls {getattr(callee, '__qualname__', callee.__name__)}")(*args, **kwargs)
         return known(*args, **kwargs)
 

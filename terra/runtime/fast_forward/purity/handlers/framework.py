@@ -130,7 +130,7 @@ class Framework(Handler):
                 return self.run.fresh(type(x)(map(converted, x))) if any(type(y) is np.ndarray for y in x) else x
             if type(x) is not np.ndarray or not (x.dtype == bool or tfi.dtypes.as_dtype(x.dtype) in floating) or x not in self.run.dynamic:
                 return x
-            made = self.run.runner.step.shown.tensor_of(x)
+            made = self.run.dynamic.tensor_of(x)
             if made is None:
                 return x
             self.run.gives(x)
