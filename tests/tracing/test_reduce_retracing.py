@@ -122,7 +122,7 @@ def test_layers(name, batches_vary):
         return trained(model, "sgd" if recurrent else "adam")
 
     recurrent = name in ("gru", "dropout_gru", "two_ways")
-    steps, high, equal = (24, 10, CLOSE) if recurrent else (STEPS, 24, SAME)
+    steps, high, equal = (32, 10, CLOSE) if recurrent else (STEPS, 24, SAME)
     compare(make, lambda: sequences(steps=steps, batches_vary=batches_vary, high=high), equal=equal, coexecuted=0.5)
 
 

@@ -17,7 +17,7 @@ from terra.runtime.fast_forward.guards import patch_guard
 from terra.runtime.fast_forward.sites.framework_loops import calls_stock_cell, closure, issuing_step
 from terra.runtime.loops.recurrence import Recurrence
 from terra.runtime.loops.recurrent_cells import backend, cells_of, dropout_masks, flat_states, guard_of, without_dropout
-from terra.runtime.tensors import known_shapes, open_shapes
+from terra.runtime.tensors import known_shapes, open_shapes, ragged_functions
 from terra.runtime.tensors.size_readers import SizeToCompare
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing.structures import is_tensor
@@ -35,6 +35,7 @@ def replace():
     """Replaces the loop of Keras' recurrent layers by the one here, and has its functions tell what is known of shapes."""
     replacements.replace_in(keras.BACKEND, rnn=_in_one)
     known_shapes.replace()
+    ragged_functions.replace()
 
 
 def _in_one(original):

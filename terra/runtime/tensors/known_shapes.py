@@ -48,7 +48,7 @@ def _einsum(original):
             inputs, _, output = subscripts.replace(" ", "").partition("->")
             sizes = {}
             for labels, x in zip(inputs.split(","), operands):
-                for label, size in zip(labels, _known(x)):
+                for label, size in zip(labels, known_sizes(x)):
                     sizes.setdefault(label, set()).add(size)
             result._shp = merged(result._shp, shape_of([_common(sizes.get(label, ())) for label in output]))
         return result
@@ -62,7 +62,7 @@ def _common(sizes):
     return known.pop() if len(known) == 1 else 1 if sizes == {1} else None
 
 
-def _known(x):
+def known_sizes(x):
     """The sizes of a tensor as far as they are known."""
     shape = x._shp if type(x) is TerraTensor else tuple(x.shape)
     return shape if is_shape(shape) else ()

@@ -185,6 +185,19 @@ def shown():
         _showing.remove(get_ident())
 
 
+@contextlib.contextmanager
+def read():
+    """Unknown sizes are read inside, as they are elsewhere, also if they are None around."""
+    ident = get_ident()
+    times = _showing.count(ident)
+    for _ in range(times):
+        _showing.remove(ident)
+    try:
+        yield
+    finally:
+        _showing.extend([ident] * times)
+
+
 def has_for_sure(tensor, shape):
     """Returns whether a tensor of this step, of whose shape not all is known, has the `shape`, given as a TensorShape or a list, for sure."""
     if type(shape) is tfi.tensor_shape.TensorShape and type(shape._dims) is LazyShape:

@@ -131,16 +131,12 @@ _TELLS = "tells what is known of its result"
 _HANDS_ON = "asks for the length, to hand it on to `rnn`, which `recurrent_layers` replaces"
 _LIKENS = "asks for a shape in order to make others of that shape"
 _FLATTENS = "the same, where only the number of examples may be unknown"
-_MAPS = "calls a function with the values of ragged tensors"
-_FLATTENS_ONE = "asks how many these are"
 _ASKS = "hands on what the backend's `shape` gives"
 for _known_as, *_function in [
     (_CHECKS, "keras/src/layers/input_spec.py", "assert_input_compatibility", "5dd4fc6b86f3", "cb1db49c59aa", "b9bc57609b37"),
     (_WARNS, "keras/src/ops/nn.py", "softmax", "80c29402790a", "65e997d288f4", "9b2be6bb3d1a"),
     (_TELLS, "tensorflow/python/ops/math_ops.py", "tensordot", "e766532c81d0", "df5df93ba950"),
     (_TELLS, "tensorflow/python/ops/ragged/ragged_tensor.py", "to_tensor", "e04727b3fcbe"),
-    (_MAPS, "tensorflow/python/ops/ragged/ragged_functional_ops.py", "map_flat_values", "073de080fb66"),
-    (_FLATTENS_ONE, "tensorflow/python/ops/ragged/ragged_functional_ops.py", "_replace_ragged_with_flat_values", "83b21f673ac7"),
     (_HANDS_ON, "keras/src/layers/rnn/rnn.py", "call", "0cd68610558f", "c3996358dca4", "ee12422b6c44"),
     (_HANDS_ON, "keras/src/layers/rnn/rnn.py", "inner_loop", "fcde20a8ad95", "428e4ca94e37"),
     (_LIKENS, "keras/src/layers/normalization/group_normalization.py", "call", "8c4469f0e418", "260fc38f6ddc"),
@@ -345,17 +341,17 @@ def _exchanged(tensor, known, reader):
     old, new = reader.f_locals["self"].values, reader.f_locals["new_values"]
     if not (tensor is old or tensor is new) or composites.is_composite(type(old)) or composites.is_composite(type(new)):  # of ragged ones, the rows are counted
         return None
-    return known if _as_many(old, new) else None
+    return known if as_many(old, new) else None
 
 
 @_rule("tensorflow/python/framework/sparse_tensor.py", "__init__", "40144f1a904c")
 def _paired(tensor, known, reader):
     """It looks whether a sparse tensor has as many values as places."""
     places, values = reader.f_locals["indices"], reader.f_locals["values"]
-    return known if (tensor is places or tensor is values) and _as_many(places, values) else None
+    return known if (tensor is places or tensor is values) and as_many(places, values) else None
 
 
-def _as_many(a, b):
+def as_many(a, b):
     """Returns whether the first sizes of two tensors are equal."""
     return begin_alike(a, b, 1) or _is_met("as_many", (a, b), lambda: tfi.tf.equal(tfi.tf.shape(a)[0], tfi.tf.shape(b)[0]))
 
@@ -367,24 +363,4 @@ def _ranked(tensor, known, reader):
     return _paired(tensor, known, asks) if reader.f_back.f_code.co_name == "with_rank" and _rule_of(asks.f_code) is _paired else None
 
 
-@_rule("tensorflow/python/framework/tensor_shape.py", "dimension_at_index", "6751076b7a9d")
-def _counted(tensor, known, reader):
-    """`tf.ragged.map_flat_values` looks at how many values it gives its function, to compare that with others, and with how many come back."""
-    asks = reader.f_back
-    if _rule_of(asks.f_code) is not _FLATTENS_ONE or asks.f_locals["flat_values_nrows"]:
-        return None
-    maps = asks.f_back
-    while maps is not None and _rule_of(maps.f_code) is not _MAPS and maps.f_code.co_filename == asks.f_code.co_filename:
-        maps = maps.f_back
-    if maps is None or _rule_of(maps.f_code) is not _MAPS or not _looks_up(maps.f_locals["op"]):
-        return None
-    given, named = maps.f_locals["args"], maps.f_locals["kwargs"]
-    return None if composites.is_composite(type(given[0] if given else named.get("params"))) else known  # else embeddings are looked up for one ragged tensor, and are as many
-
-
-def _looks_up(function):
-    return any(getattr(function, "terra_calls", function) is lookup for lookup in _LOOKUPS)
-
-
-_LOOKUPS = (tfi.tf.nn.embedding_lookup, tfi.tf.compat.v1.nn.embedding_lookup)
 _SLICING = frozenset([_matched, _asserted, _masked, _exchanged])  # rules that are asked for slices, too

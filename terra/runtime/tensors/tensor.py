@@ -229,11 +229,23 @@ def _constant_value(original):
 
     @functools.wraps(original)
     def constant_value(tensor, partial=False):
-        if type(tensor) is TerraTensor and tensor._owner is not None and open_shapes.shows_unknown_sizes():
-            return None
-        return original(tensor, partial)
+        return None if _shows_no_value(tensor) else original(tensor, partial)
 
     return constant_value
+
+
+def _constant_shape(original):
+    """TensorFlow's `constant_value_as_shape`, which gives the shape that a tensor's value is, likewise."""
+
+    @functools.wraps(original)
+    def constant_value_as_shape(tensor):
+        return tfi.tensor_shape.TensorShape([None] * tensor._shp[0]) if _shows_no_value(tensor) and type(tensor._shp) is tuple and tensor._shp else original(tensor)
+
+    return constant_value_as_shape
+
+
+def _shows_no_value(tensor):
+    return type(tensor) is TerraTensor and tensor._owner is not None and open_shapes.shows_unknown_sizes()
 
 
 def _noise_shape(original):
@@ -252,7 +264,7 @@ def _noise_shape(original):
     return get_noise_shape
 
 
-replacements.replace_readers(_size, _constant_value, _noise_shape)
+replacements.replace_readers(_size, _constant_value, _constant_shape, _noise_shape)
 
 # While the tapes record, they ask for shapes that they can do without: a shape that depends on data is then left unknown rather than fetched.
 _recording = [False]

@@ -6,7 +6,7 @@ import threading
 from terra.tf import private_names as tfi
 
 _hook_lock = threading.RLock()  # a signal handler may come in between
-_replaced = []  # the modules whose functions `replace_in` has replaced
+_replaced = []  # the modules of which `replace_in` has replaced functions, and the functions behind whose dispatch others are
 _convert_returned = tfi.EagerFunc._convert
 _pywrap_tfe, _tape_originals, _Tensor, _tensor_getitem = tfi.pywrap_tfe, tfi.tape_originals, tfi.tf.Tensor, tfi.tensor_getitem
 _fast_execute, _execute, _execute_cancelable, _gradient_function = tfi.fast_execute, tfi.execute, tfi.execute_cancelable, tfi.gradient_function
@@ -93,14 +93,27 @@ def replace_in(module_name, **replacements):
             setattr(module, name, replacement(getattr(module, name)))
 
 
+def replace_behind_dispatch(function, replace):
+    """Put `replace(original)` in the place of what a function that TensorFlow dispatches calls in the end: the function stays the same object. Returns whether that was found."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+    if function in _replaced:
+        return True
+    if "dispatch_target" in cells:
+        _replaced.append(function)
+        cells["dispatch_target"].cell_contents = replace(cells["dispatch_target"].cell_contents)
+        return True
+    return "fn" in cells and replace_behind_dispatch(cells["fn"].cell_contents, replace)
+
+
 def replace_shape_items(replace):
     """Put `replace(TensorShape.__getitem__)` in the place of the method."""
     tfi.tensor_shape.TensorShape.__getitem__ = replace(tfi.tensor_shape.TensorShape.__getitem__)
 
 
-def replace_readers(size, constant_value, noise_shape):
+def replace_readers(size, constant_value, constant_shape, noise_shape):
     """Put `size(size_internal)` and so on in the place of functions with which TensorFlow's own code asks an eager tensor for what a symbolic one may not know:
-    how many elements it has, its value, and the shape that its value is."""
+    how many elements it has, its value, and the shape that its value is (twice)."""
     tfi.array_ops.size_internal = size(tfi.array_ops.size_internal)
     tfi.tensor_util.constant_value = constant_value(tfi.tensor_util.constant_value)
+    tfi.tensor_util.constant_value_as_shape = constant_shape(tfi.tensor_util.constant_value_as_shape)
     tfi.nn_ops._get_noise_shape = noise_shape(tfi.nn_ops._get_noise_shape)
