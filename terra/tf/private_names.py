@@ -48,6 +48,7 @@ try:
     from tensorflow.python.ops import while_loop as while_loop_module
     from tensorflow.python.ops.custom_gradient import Bind as _Bind
     from tensorflow.python.ops.ragged.row_partition import RowPartition
+    from tensorflow.python.ops.summary_ops_v2 import SummaryWriter, _summary_state as summary_state  # which writer of summaries is the default one, and what is recorded
     from tensorflow.python.ops.script_ops import EagerFunc  # what runs the Python function of a `tf.py_function`
     from tensorflow.python.profiler import trace as _profiler  # `Trace`: a span for the profiler; `enabled`: whether that is at work, which C++ sets in older versions
     from tensorflow.python.util import dispatch, _pywrap_util_port as pywrap_util_port

@@ -167,8 +167,8 @@ def slept(x, y, train):
     return train(x, y)
 
 
-def printed_by_tensorflow(x, y, train):
-    tf.print("a step", output_stream=f"file://{os.devnull}")  # printed_by_tensorflow
+def written_by_tensorflow(x, y, train):
+    tf.io.write_file(os.devnull, "a step")  # written_by_tensorflow
     return train(x, y)
 
 
@@ -189,7 +189,7 @@ def halved(x, y, train):
     return train(x * q, y)
 
 
-PLANTED = {written: "T09", slept: "T09", printed_by_tensorflow: "T05", printed_with_a_value: "T02", made_a_layer: "T09", halved: "T02"}
+PLANTED = {written: "T09", slept: "T09", written_by_tensorflow: "T06", printed_with_a_value: "T02", made_a_layer: "T09", halved: "T02"}
 
 
 @pytest.mark.all_variants

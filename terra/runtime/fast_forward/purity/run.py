@@ -13,6 +13,7 @@ from terra.runtime.fast_forward.purity.unknown.library_code import LibraryCode
 from terra.runtime.fast_forward.purity.unknown.live_calls import LiveCalls
 from terra.runtime.fast_forward.purity.unknown.opaque import Opaque
 from terra.runtime.fast_forward.purity.unknown.stand_ins import Unknown
+from terra.runtime.fast_forward.purity.unknown.writing import Writing
 from terra.runtime.fast_forward.sources.array_calculations import numpys_errors
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetches
 from terra.runtime.fast_forward.sources.late_values import NO_DYNAMIC_VALUES
@@ -43,7 +44,7 @@ class Run:
 
     __slots__ = (
         "runner", "inputs", "covered", "recording", "entry_code", "dynamic", "deferred", "given", "carried",  # what it is given
-        "reads", "reason", "passing", "postponed", "trying", "too_early", "is_inside_opaque", "is_worthwhile", "differentiates", "opaque", "library_code", "live_calls",
+        "reads", "reason", "passing", "postponed", "trying", "too_early", "is_inside_opaque", "is_worthwhile", "differentiates", "opaque", "library_code", "live_calls", "writing",
         "jumped", "entered", "skipped", "before", "used", "masks", "losses", "effects", "born", "held", "handed_over", "keyed", "bounds", "generators", "lets_go", "takes_index",
         "numpys_errors", "arrays", "attributes", "builtins", "calls", "changes", "classes", "contents",  # handlers, and the next ones
         "framework", "functionals", "libraries", "objects", "operands", "places", "_handlers", "__weakref__")
@@ -76,7 +77,7 @@ class Run:
         self.is_worthwhile = False  # whether it has saved much to skip the run, even if few calls are skipped in it
         self.differentiates = False  # whether a gradient may be the matter of a function of the program's
         self.deferred = DeferredFetches(self.dynamic, runner.deferred_fetches)
-        self.opaque, self.library_code, self.live_calls = Opaque(self), LibraryCode(self), LiveCalls(self)
+        self.opaque, self.library_code, self.live_calls, self.writing = Opaque(self), LibraryCode(self), LiveCalls(self), Writing(self)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists
         self.carried = carried  # (id of an object, name) of the attributes that count as arguments: see `effects.StateInput`

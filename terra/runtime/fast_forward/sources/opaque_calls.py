@@ -34,7 +34,14 @@ class Held:
 
     def is_like(self, other: "Held") -> bool:
         a, b = self.value, other.value
-        return a is b or a == b if type(a) is type(b) and type(a) in _COMPARED else a is b
+        return a is b or a == b if type(a) is type(b) and (type(a) in _COMPARED or isinstance(a, Behind)) else a is b
+
+
+class Behind:
+    """Base of what writes something outside of the program when it is called, and neither sees nor changes what that keeps: it may come behind all that a step does, and does not fail where it has not."""
+
+    __slots__ = ()
+    writes_summaries = False
 
 
 class Result(NamedTuple):
@@ -152,6 +159,12 @@ class OpaqueCall:
         elif all(type(part) is Held for part in (function, *args, *kwargs.values())):
             described.constant = function.value, [part.value for part in args], {name: part.value for name, part in kwargs.items()}
         return described
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it may come behind all else."""
+        function = self.parts[0]
+        return type(function) is Held and isinstance(function.value, Behind)
 
     def is_like(self, other: "OpaqueCall", same: Callable) -> bool:
         return (self.expected, self.n_effects) == (other.expected, other.n_effects) and same(self.parts, other.parts)

@@ -9,7 +9,6 @@ import gc
 import time
 from types import MethodType
 
-
 from terra.graph.trace import ARG
 from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
@@ -17,7 +16,7 @@ from terra.runtime.execution.placeholders import unwaited
 from terra.runtime.fallback.replay import StepRecord
 from terra.runtime.fast_forward.cache.call_cache import CallSiteCache
 from terra.runtime.fast_forward.cache.replay_record import bind_inputs
-from terra.runtime.fast_forward.cache.call_records import RESULT, CompositeTemplate, StepArgument, ExternalInput, Instance, DynamicNumber
+from terra.runtime.fast_forward.cache.call_records import RESULT, CompositeTemplate, Constant, StepArgument, ExternalInput, Instance, DynamicNumber
 from terra.runtime.fast_forward.sources import residual_calls, opaque_calls
 from terra.runtime.fast_forward.sources.array_calculations import calculate_deferred, parts_of
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
@@ -94,6 +93,8 @@ class DetachedStep:
         self._only = type(self._result) is int  # it gives one tensor
         self._calls, self._before = early_effects.prepare(record, self._result_of, self._made) if record.opaque else ((), ())
         self._effects = [(effect, RESULT if effect.template is RESULT else self._result_of(record, effect.template)) for effect in record.effects]
+        behind, make = early_effects.behind(record)
+        self._behind = self._result_of(record, behind), make
         self._ran = Ran(function.counts)
 
     # -- preparation -----------------------------------------------------------------------------------------------------------
@@ -190,6 +191,8 @@ class DetachedStep:
             return [template.value]
         if kind is opaque_calls.Result:
             return OPAQUE, template.index
+        if kind is Constant and not vars(template.tensor):
+            return [template.tensor]
         if template is None or kind in SCALARS or tfi.is_variable(template):
             return [template]
         raise Refused
@@ -347,6 +350,7 @@ class DetachedStep:
             if collects:
                 gc.enable()
             interrupts.release(held)
+        self._behind[1](_build(self._behind[0], known))
         if not took and (options.run_ahead == 0 or function._is_guarded()):
             GRAPH_RUNNER.limit(0)
         function._took = True, time.perf_counter() - start, counts.python_stall

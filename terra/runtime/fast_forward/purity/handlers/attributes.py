@@ -26,6 +26,7 @@ from terra.runtime.fast_forward.purity.facts.bytecode import computes_only
 from terra.runtime.fast_forward.purity.facts.library_classes import parts_of_super
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueContext, answer
+from terra.runtime.fast_forward.purity.unknown.writing import DefaultWriter
 from terra.transform import policy
 
 _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "set_shape", "device"])
@@ -388,7 +389,7 @@ class Attributes(Handler):
         entered = self.run.objects.users_context(it) if self.run.reason is None else None
         if entered is not None:
             return entered
-        if not self.run.born.has(it) and kind not in (tfi.tf.name_scope, contextlib.nullcontext, tfi.DeviceScope, tfi.NullContext):
+        if not self.run.born.has(it) and kind not in (tfi.tf.name_scope, contextlib.nullcontext, tfi.DeviceScope, tfi.NullContext, DefaultWriter):
             if is_librarys(kind) or self.run.reason is not None:
                 self.run.impure(f"enters a context of type {kind.__name__}")
             else:

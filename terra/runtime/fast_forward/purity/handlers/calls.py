@@ -20,7 +20,7 @@ from terra.runtime.fast_forward.purity.facts.library_classes import calls_librar
 from terra.runtime.fast_forward.purity.facts.bytecode import cleans_up
 from terra.runtime.fast_forward.guards.read_set import DECORATING
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping, user_layers
+from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping, user_layers, writers
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS
 from terra.runtime.interpreter.profilers import unwatched
@@ -87,6 +87,8 @@ class Calls(Handler):
         if calls_library(callee):
             return functools.partial(self.run.libraries.of_library, callee, form)
         if kind is FunctionType:
+            if type(form) is writers.Writer:
+                return functools.partial(self.run.writing.call, form)
             if is_frameworks_function(callee):
                 if callee is tfi.tf.custom_gradient or callee is tfi.tf.recompute_grad:
                     return functools.partial(self.run.functionals.with_own_gradient, callee)
@@ -112,10 +114,8 @@ class Calls(Handler):
                 return functools.partial(self.run.framework.call, callee, form)
             if callee is inspect.getfullargspec:
                 return self._parameters
-            if callee is typing.cast:  # which gives what it is given
-                return callee
-            if callee is dataclasses.replace:
-                return self.run.objects.replaced
+            if callee is typing.cast or callee is dataclasses.replace:
+                return callee if callee is typing.cast else self.run.objects.replaced  # the former gives what it is given
             if self.run.objects.makes_context(callee):
                 return functools.partial(self.run.objects.make_context, callee.__wrapped__, instrumented)
             return self._function(callee, form, instrumented)
@@ -347,6 +347,8 @@ class Calls(Handler):
                 return functools.partial(self.run.framework.within, callee)
             return functools.partial(self.run.framework.call, None, MethodType(skipping.skipping(framework_objects.original(function)), owner))
         if type(function) is FunctionType and is_frameworks_function(function):
+            if self.run.writing.knows(callee):
+                return functools.partial(getattr(self.run.writing, function.__name__), callee)
             if function.__name__ == "add_loss" and added_losses.list_of(vars(owner)) is not None:
                 return functools.partial(self.run.framework.adding, callee)
             if is_librarys_container(type(owner)) and self.run.born.has(owner):

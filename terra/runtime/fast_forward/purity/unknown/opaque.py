@@ -169,8 +169,8 @@ class Opaque:
                 if not any(effect.owner is it for it in touches):
                     run.impure(f"{reason}, which changes what the step has set")
                     return value
-        if outcome is None and clock.says_long():
-            run.impure(f"{reason}, which takes long", True)  # the graph had better run at the same time
+        if outcome is None and not (as_a_whole and run.library_code.read) and clock.says_long():
+            run.impure(f"{reason}, which takes long", True)  # the graph had better run at the same time; with what that has computed, the call comes behind it anyway
             return value
         dropped = frame is not None and is_dropped(frame.f_code, frame.f_lasti)
         key = getattr(callee, "__qualname__", type(callee).__name__), None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
@@ -286,7 +286,7 @@ class Opaque:
         """Returns what `value`, which was made of a template, is in a record of this run."""
         kind = type(template)
         if kind is Held or kind is Result:
-            return self._part(value)
+            return self.part(value)
         if kind is tuple or kind is list:
             return kind([self._taken(a, b) for a, b in zip(template, value)])
         if kind is dict:
@@ -295,9 +295,9 @@ class Opaque:
 
     def _parts(self, callee: Any, args: tuple, kwargs: dict) -> tuple[Any, list, dict]:
         """Returns what a call is made of. Raises Unskippable."""
-        return self._part(callee), [self._part(x) for x in args], {name: self._part(x) for name, x in kwargs.items()}
+        return self.part(callee), [self.part(x) for x in args], {name: self.part(x) for name, x in kwargs.items()}
 
-    def _part(self, it: Any) -> Any:
+    def part(self, it: Any) -> Any:
         """Returns what a call is given, or what is called, as `Recording` makes a template of it. Raises Unskippable, which says what that is."""
         run, kind = self._run, type(it)
         number = self.number_of(it)
@@ -308,7 +308,7 @@ class Opaque:
                 raise Unskippable(f"a {kind.__name__} that was made just now")
             if kind is not tuple:  # unknown code may keep it: what the run does to it later would have to be done to another one
                 run.born.pop(id(it), None)
-            return {k: self._part(x) for k, x in it.items()} if kind is dict else kind(map(self._part, it))
+            return {k: self.part(x) for k, x in it.items()} if kind is dict else kind(map(self.part, it))
         if id(it) in run.given and kind in (list, dict):
             raise Unskippable(f"a {kind.__name__} that is an argument")
         if id(it) in run.library_code.read:
