@@ -35,6 +35,8 @@ WAS_READ = "_variable_read"  # an attribute of variables: whether one was ever r
 # Functions that write what they are given somewhere outside of the program, and compute nothing that it uses.
 WRITING = frozenset([tfi.tf.print, *(getattr(tfi.tf.summary, name) for name in "scalar histogram image audio text write".split() if hasattr(tfi.tf.summary, name))])
 CALCULATING = WRITING & {getattr(tfi.tf.summary, name, None) for name in ("histogram", "image", "audio")}  # many operations for what they write
+CALLING_PYTHON = frozenset([tfi.tf.numpy_function, tfi.tf.py_function])  # functions that call a Python function with values
+WITHOUT_GRADIENT = frozenset([tfi.tf.numpy_function])
 ASSIGNING = frozenset(["assign", "assign_add", "assign_sub"])  # methods of variables
 
 

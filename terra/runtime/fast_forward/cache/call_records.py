@@ -261,12 +261,13 @@ class CallRecord:
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "needs", "result", "records", "functions",
         "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried", "states", "numbers", "calls", "takes_arrays",
-        "formatted", "opaque", "n_early", "late_feeds", "misses")
+        "formatted", "opaque", "n_early", "stages", "late_feeds", "misses")
 
     def __init__(self):
         self.misses = 0  # times in a row that its opaque calls gave something else
         self.opaque = ()  # the opaque calls, see `opaque_calls`
         self.n_early = 0  # how many of them are made before anything is read: the rest is given what was read
+        self.stages = ()  # for each of the rest: how many values are read before it
         self.late_feeds = ()  # see `late_values.LateFeed`
         self.formatted = ()  # keys of tensors of whose values it makes texts for messages, and nothing else
         self.states = ()  # `StateInput`s: the attributes that count as arguments

@@ -1,5 +1,6 @@
 """Opaque calls in the record of a call (see `opaque_calls`): which of them are made before anything is read of the graph."""
 
+import bisect
 from typing import Any, Callable
 
 from terra.runtime.fast_forward.cache.call_records import RESULT, ExternalInput
@@ -7,22 +8,23 @@ from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, D
 from terra.runtime.fast_forward.sources.late_values import OpaqueNumbers
 from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, OfKind, OpaqueCall
 from terra.runtime.tensors.comparing import Unskippable
+from terra.tf import opschema
 
 
-def note(record: Any, calls: list[OpaqueCall], template: Callable[[Any], Any], numbers: OpaqueNumbers) -> None:
-    """Notes the calls in a record whose effects are noted already; `template(parts)` describes what a call is made of; `numbers`: those that they give. Raises Unskippable."""
-    record.opaque = [call.described(template(call.parts)) for call in calls]
+def note(record: Any, calls: list[OpaqueCall], template: Callable[[Any], Any], numbers: OpaqueNumbers, start: int) -> None:
+    """Notes the calls in a record whose effects and operations are noted already; `template(parts)` describes what a call is made of; `numbers`: those that they give; `start`: how many operations come
+    before the record. Raises Unskippable."""
+    record.opaque = [call.described(template(call.parts), start) for call in calls]
     deferred = [k for k, call in enumerate(record.opaque) if holds_late(call.parts)]
     record.n_early = deferred[0] if deferred else len(calls)
-    if any(call.expected is not ANYTHING and type(call.expected) is not OfKind for call in calls[record.n_early:]):
-        raise Unskippable("looks at what unknown code gives, after it has given that what it has read")
+    late, reads = record.opaque[record.n_early:], [k for k, (node, *_) in enumerate(record.entries) if node.category == opschema.FETCH]
+    record.late_feeds = tuple(numbers.late_feeds)
+    matter = any(call.expected is not ANYTHING and type(call.expected) is not OfKind for call in late) or any(feed.of.index >= record.n_early for feed in record.late_feeds)
+    record.stages = tuple([bisect.bisect_left(reads, call.place) if matter else len(reads) for call in late])
     if any(holds_late(effect.template) for effect in record.effects[:max([call.n_effects for call in calls[:record.n_early]], default=0)]):
         raise Unskippable("sets an attribute to what it has read, before it calls unknown code")
     if any(effect.template is RESULT for effect in record.effects[:max(call.n_effects for call in calls)]):
         raise Unskippable("sets an attribute to what it gives, before it calls unknown code")
-    record.late_feeds = tuple(numbers.late_feeds)
-    if any(feed.of.index >= record.n_early for feed in record.late_feeds):
-        raise Unskippable("computes with what unknown code gives, after it has given that what it has read")
 
 
 def refuse_late_checks(record: Any) -> None:

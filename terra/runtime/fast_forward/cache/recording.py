@@ -116,7 +116,7 @@ class Recording:
         record.result = self._given(result)
         record.effects = [e.described(self._left(e, result)) for e in effects]
         if opaque is not None and opaque.calls:
-            opaque_records.note(record, opaque.calls, self._template, numbers)
+            opaque_records.note(record, opaque.calls, self._template, numbers, self.log_length)
         record.losses = [(held, needed, [self._template(x) for x in held]) for held, needed in added]
         record.masks = [(k, self._template(mask_of(x))) for k, (x, mask) in enumerate(inputs.masks) if mask_of(x) is not mask]
         record.functions = []

@@ -1,6 +1,8 @@
 """Jumps over records: their nodes count as matched, the graph is told what it must be told, and the call's result is made. See
 `terra.runtime.fast_forward.cache.call_records`."""
 
+import bisect
+
 from terra.frameworks.keras import call_context
 from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.fast_forward.sources.array_calculations import calculate_deferred
@@ -79,39 +81,27 @@ def apply_record(runner, record, inputs, variants):
     FELL_BACK: the step has fallen back, to where the call begins. MISSED: the call reads something new, or an opaque call gave something else, and
         nothing was matched.
     """
-    sent, entries, seeds, had, take_back = (0, 0), None, None, 0, None
+    sent, entries, seeds = (0, 0), None, None
     before, observer = runner.position() if record.fetches else None, runner.observer
-    made = [] if observer is not None else None
     states = [effect.state() for effect in record.effects] if observer is not None else ()
     if observer is not None:
         observer.note_states(record.states)
-    if record.opaque:
-        inputs.opaque = []
-        found = _make_opaque(runner, record, inputs, 0, record.n_early, 0, made)
-        if found is None:
-            record.misses += 1
-            return MISSED if runner.step.skeleton is runner else FELL_BACK
-        had, take_back = found
-        make_late_feeds(record, inputs.external, inputs.opaque, runner.step)
+    calls = _OpaqueCalls(runner, record, inputs)
+    if not calls.make(record.n_early):
+        return calls.missed()
     if record.fetches:
         known = record
-        record, sent, entries, seeds = _read(runner, record, inputs, variants)
+        record, sent, entries, seeds = _read(runner, record, inputs, variants, calls)
         if record is None:
-            if take_back is not None:
-                take_back()
+            calls.take_back()
             return sent
         if record is not known and observer is not None:
             states = [effect.state() for effect in record.effects]
-    if record.n_early < len(record.opaque):
-        found = _make_opaque(runner, record, inputs, record.n_early, None, had, made)
-        if found is None:
-            record.misses += 1
-            if take_back is not None:
-                take_back()
-            runner.go_back(before, record.feeds[:sent[0]])
-            _put_back(record, runner.step, seeds, entries)
-            return MISSED if runner.step.skeleton is runner else FELL_BACK
-        had = found[0]
+    if not calls.make(len(record.opaque)):
+        runner.go_back(before, record.feeds[:sent[0]])
+        _put_back(record, runner.step, seeds, entries)
+        return calls.missed()
+    had, made = calls.had, calls.told
     advance(runner, record, inputs.external, *sent, entries)
     for k, mask in record.masks:
         inputs.masks[k][0]._keras_mask = _build(mask, runner, record, inputs)
@@ -130,22 +120,56 @@ def apply_record(runner, record, inputs, variants):
     return result
 
 
-def _make_opaque(runner, record, inputs, first, end, had, made):
-    """Make opaque calls of a record, where so many of its effects were had: see `opaque_calls.make_all`; None if the record does not hold. `made`: a
-    list that is told of them."""
-    observer, before = runner.observer, random_state() if made is not None else None
-    done = opaque_calls.make_all(
-        record.opaque[first:end], record.effects, lambda template: _build(template, runner, record, inputs), inputs.opaque, runner.program.unsteady,
-        None if made is None else lambda *call: made.append(call), opaque_calls.with_outcomes(record.opaque[:first]), had,
-        lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold(), record.guard.changes)
-    if made is not None:
-        observer.opaque.note_draws(before)
-    return done
+class _OpaqueCalls:
+    """The opaque calls of a record that is jumped over, and the effects before them."""
+
+    def __init__(self, runner, record, inputs):
+        self._runner, self._record, self._inputs = runner, record, inputs
+        self.told = [] if runner.observer is not None else None  # of the calls that were made
+        self.had = self._n = 0  # how many effects were had, and calls made
+        self._undo = []  # functions that take back the effects
+        if record.opaque:
+            inputs.opaque = []
+
+    def make(self, end):
+        """Makes them up to this one, in which case it returns True; False if the record does not hold: then no effect was had."""
+        if self._n >= end:
+            return True
+        runner, record, inputs = self._runner, self._record, self._inputs
+        observer, before = runner.observer, random_state() if self.told is not None else None
+        done = opaque_calls.make_all(
+            record.opaque[self._n:end], record.effects, lambda template: _build(template, runner, record, inputs), inputs.opaque, runner.program.unsteady,
+            None if self.told is None else lambda *call: self.told.append(call), opaque_calls.with_outcomes(record.opaque[:self._n]), self.had,
+            lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold(), record.guard.changes)
+        if self.told is not None:
+            observer.opaque.note_draws(before)
+        if done is None:
+            self.take_back()
+            return False
+        self.had, take_back = done
+        self._undo.append(take_back)
+        make_late_feeds(record, inputs.external, inputs.opaque, runner.step, self._n)
+        self._n = end
+        return True
+
+    def make_before(self, k):
+        """Makes those that come before the k-th value that the record reads; returns what `make` does."""
+        return self._n >= len(self._record.opaque) or self.make(self._record.n_early + bisect.bisect_right(self._record.stages, k))
+
+    def take_back(self):
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def missed(self):
+        """One of them did not give what it gave: returns what `apply_record` does then."""
+        self._record.misses += 1
+        return MISSED if self._runner.step.skeleton is self._runner else FELL_BACK
 
 
-def _read(runner, record, inputs, variants):
+def _read(runner, record, inputs, variants, calls):
     """Read what a call would read which is skipped: the record that has read the same, how many of its feeds and branches the graph was told, its entries if
-    it draws seeds, and from where these are drawn; or None, what `apply_record` gives, and None twice.
+    it draws seeds, and from where these are drawn; or None, what `apply_record` gives, and None twice. `calls`: the opaque ones, some of which may come in between.
     """
     step, before = runner.step, runner.position()
     seeds, entries = _draw(record, step)
@@ -153,6 +177,10 @@ def _read(runner, record, inputs, variants):
     values = []
     while k < len(record.fetches):
         node, expected, n_feeds, n_selects = record.fetches[k]
+        if not calls.make_before(k):
+            runner.go_back(before, record.feeds[:feeds])
+            _put_back(record, step, seeds, entries)
+            return None, calls.missed(), None, None
         _feed(runner, record.feeds[feeds:n_feeds], entries or record.entries, inputs.external)
         for chosen in record.selects[selects:n_selects]:
             runner._select(chosen)

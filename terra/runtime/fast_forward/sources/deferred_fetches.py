@@ -90,6 +90,10 @@ class DeferredFetches:
                 self._open.add(id(value))
         return value
 
+    def knows(self, it):
+        """Whether it is a number or array that was read, or calculated of such, or a text that was."""
+        return id(it) in self.calculated or (id(it) in self.held and type(it) is not str)
+
     def read_array(self, runner, tensor):
         """`tensor.numpy()`"""
         return self.read(runner, tensor, _numpy)

@@ -38,9 +38,11 @@ class LateFeed(NamedTuple):
     dtype: Any
 
 
-def make_late_feeds(record, external, results, step):
-    """Appends the tensors of a record's `LateFeed`s to those that its call is given, or puts them there; `results`: what its opaque calls have given."""
+def make_late_feeds(record, external, results, step, first=0):
+    """Appends the tensors of a record's `LateFeed`s to those that its call is given, or puts them there; `results`: what its opaque calls have given so far, `first`: how many of these were there before."""
     for place, of, dtype in record.late_feeds:
+        if not first <= of.index < len(results):
+            continue
         made = tfi.eager_constant(results[of.index], dtype)
         if step is not None:
             made = step.hold_data(noted(made))

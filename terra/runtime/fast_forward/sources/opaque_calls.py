@@ -140,19 +140,19 @@ class OpaqueCall:
     run come before it; `key` tells where it stands in the program; `is_blind`: whether it changes nothing that is compared, and sees nothing that the run changes (but
     for one that reads a number which varies), so that it may be made twice;
     `keeps_guards`: whether it does the former, though it is not to be made twice; `constant`: the parts, if these are the same objects each time, else None;
-    `touches`: the containers that it is given, and that effects before it change.
+    `touches`: the containers that it is given, and that effects before it change; `place`: how many operations of the run, or of the record, come before it.
     """
 
-    __slots__ = ("parts", "expected", "n_effects", "key", "caller", "is_blind", "keeps_guards", "constant", "touches")
+    __slots__ = ("parts", "expected", "n_effects", "key", "caller", "is_blind", "keeps_guards", "constant", "touches", "place")
 
-    def __init__(self, parts: Any, expected: Any, n_effects: int, key: Any, caller: "Caller | None", is_blind: bool, keeps_guards: bool, touches: Any = ()):
+    def __init__(self, parts: Any, expected: Any, n_effects: int, key: Any, caller: "Caller | None", is_blind: bool, keeps_guards: bool, touches: Any = (), place: int = 0):
         self.parts, self.expected, self.n_effects, self.key, self.caller, self.is_blind, self.keeps_guards = parts, expected, n_effects, key, caller, is_blind, keeps_guards
         self.constant: tuple[Any, list, dict] | None = None
-        self.touches = touches
+        self.touches, self.place = touches, place
 
-    def described(self, template: Any) -> "OpaqueCall":
-        """Returns the call as a record keeps it."""
-        described = OpaqueCall(template, self.expected, self.n_effects, self.key, self.caller, self.is_blind, self.keeps_guards, self.touches)
+    def described(self, template: Any, start: int = 0) -> "OpaqueCall":
+        """Returns the call as a record keeps it that begins `start` operations after the run."""
+        described = OpaqueCall(template, self.expected, self.n_effects, self.key, self.caller, self.is_blind, self.keeps_guards, self.touches, self.place - start)
         function, args, kwargs = self.parts
         if self.constant is not None:
             described.constant = self.constant

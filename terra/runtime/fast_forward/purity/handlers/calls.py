@@ -21,6 +21,7 @@ from terra.runtime.fast_forward.purity.facts.bytecode import cleans_up
 from terra.runtime.fast_forward.guards.read_set import DECORATING
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping, user_layers, writers
+from terra.runtime.fast_forward.sites.python_functions import PythonFunction
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS
 from terra.runtime.interpreter.profilers import unwatched
@@ -87,8 +88,8 @@ class Calls(Handler):
         if calls_library(callee):
             return functools.partial(self.run.libraries.of_library, callee, form)
         if kind is FunctionType:
-            if type(form) is writers.Writer:
-                return functools.partial(self.run.writing.call, form)
+            if type(form) is writers.Writer or type(form) is PythonFunction:
+                return functools.partial(self.run.writing.call if type(form) is writers.Writer else self.run.library_code.python_function, form)
             if is_frameworks_function(callee):
                 if callee is tfi.tf.custom_gradient or callee is tfi.tf.recompute_grad:
                     return functools.partial(self.run.functionals.with_own_gradient, callee)

@@ -117,12 +117,12 @@ class Changes(Handler):
     def take_over_effects(self, record, calls, values, before, external):
         """A call was skipped that has these effects, which have set `values` where there was `before`, and has made these opaque calls: [(call, what it was made of, what it gave)]; it was
         given the tensors `external` from outside."""
-        done, first = 0, len(self.run.opaque.calls)
+        done, first, start = 0, len(self.run.opaque.calls), len(self.run.runner.log) - len(record.entries)
         for call, made_of, value in calls:
             for k in range(done, call.n_effects):
                 self._take_effect(record.effects[k], values[k], before[k])
             done = max(done, call.n_effects)
-            self.run.opaque.take_over(call, made_of, value)
+            self.run.opaque.take_over(call, made_of, value, start)
         for k in range(done, len(record.effects)):
             self._take_effect(record.effects[k], values[k], before[k])
         for place, of, dtype in record.late_feeds if self.run.reason is None else ():

@@ -6,17 +6,22 @@ changes something that was there before, for instance), `Program.not_observed` r
 
 import functools
 import inspect
+import operator
 import sys
 import weakref
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Callable
+
+import numpy as np
 
 from terra import ours
 from terra.frameworks.framework_objects import original
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused, may_be_run
 from terra.runtime.interpreter import frames
 from terra.runtime.interpreter.profilers import unwatched
-from terra.runtime.tensors.object_kinds import defined, is_frameworks_function, is_librarys
+from terra.runtime.tensors.object_kinds import TENSORS, defined, is_frameworks_function, is_librarys
+from terra.runtime.tensors.tensor import noted
+from terra.tf import private_names as tfi
 from terra.transform import convert, policy
 
 
@@ -88,13 +93,50 @@ class LibraryCode:
             run.impure(f"has {function.__name__} read the value of a tensor")
         elif run.opaque.takes([x for x in given if not run.is_own_tensor(x)], {}):
             for x in tensors:
-                run.deferred.read_array(run.runner, x)
-            self.read.update((id(x), x) for x in tensors)
+                self.reads(x)
             n = len(run.runner.read_twice)
             value = run.opaque.make(function, args, kwargs, f"calls {function.__qualname__}", frames.around_ours(sys._getframe(1)), True)
             del run.runner.read_twice[n:]  # by the library, of what it is given
             return value
         return self._call(own_code(function), observed, *args, **kwargs)
+
+    @ours.calling
+    def python_function(self, form: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls `tf.numpy_function` or its like: unknown code, which is given what the graph has computed, and whose arrays are fed to it."""
+        run, reason = self._of(), f"calls {form.__qualname__}"
+        taken = form.taken(args, kwargs, run.calls.builtin(tfi.tf.convert_to_tensor)) if run.reason is None and run.recording is not None else None
+        if taken is None:
+            run.impure(f"{reason}, a Python function as an operation")
+            return form(*args, **kwargs)
+        function, given, types = taken
+        if run.born.has(function) and not (function.__closure__ or function.__defaults__ or function.__kwdefaults__):
+            run.born.pop(id(function), None)  # each step makes one that does the same
+        for x in given:
+            self.reads(x)
+        n = len(run.runner.read_twice)
+        found = run.opaque.make(form.arrays, (function, run.fresh(given), types), {}, reason, frames.around_ours(sys._getframe(1)), True)
+        del run.runner.read_twice[n:]
+        if type(found) is list:
+            return run.fresh([self._fed(run.opaque.operated(operator.getitem, found, k)) for k in range(len(found))])
+        return self._fed(found) if type(found) is np.ndarray else found
+
+    def reads(self, x: Any) -> None:
+        """Unknown code reads the value of something, if it is a tensor."""
+        run = self._of()
+        if run.is_own_tensor(x):
+            run.deferred.read_array(run.runner, x)
+        elif type(x) in TENSORS:
+            run.used.add(id(x))
+        if type(x) in TENSORS:
+            self.read[id(x)] = x
+
+    def _fed(self, array: Any) -> Any:
+        """Returns the tensor that stands for an array which unknown code has given."""
+        run, made = self._of(), None
+        if run.reason is None:
+            run.gives(array)
+            made = run.dynamic.tensor_of(array)
+        return run.runner.step.hold_data(noted(tfi.eager_constant(array, None))) if made is None else made
 
     def observe_next_time(self, function: FunctionType) -> bool:
         """Notes that a function had better be observed than called as a whole; returns whether that is new."""

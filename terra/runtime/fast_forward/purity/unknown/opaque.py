@@ -16,6 +16,7 @@ from terra.frameworks import effect_free_calls
 from terra.runtime.fast_forward.purity.facts.bytecode import is_called_next, is_dropped
 from terra.runtime.fast_forward.purity.facts.program_code import callers_looked_up, is_refused, runs_program, where_it_stands
 from terra.runtime.fast_forward.purity.unknown.clock import Clock
+from terra.runtime.fast_forward.purity.unknown.given import Given, comes_late
 from terra.runtime.fast_forward.purity.unknown.steadiness import is_of_many, is_unsteady
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.effects import CONTENTS, changed_containers, space_of
@@ -121,12 +122,11 @@ class Opaque:
         caller = None if frame is None else Caller(frames.around_call(frame, level))
         if run.reason is not None:
             return _call_once(callee, args, kwargs, caller, is_blind)
-        contents = self._own_contents((*args, *kwargs.values()))
+        given = Given(run, (*args, *kwargs.values()))
         try:
             parts = self._parts(callee, args, kwargs)
         except (Unskippable, TypeError) as error:
-            for it, _ in contents:
-                run.born.add(it)
+            given.are_kept()
             form = run.library_code.called(callee)
             if form is not None:
                 return form(*args, **kwargs)
@@ -156,7 +156,7 @@ class Opaque:
         if len(runner.log) != length or runner.step.counts.fetches != fetches or runner.step.skeleton is not runner:
             run.impure(f"{reason}, which runs operations")
             return value
-        if any(_contents(it) != held for it, held in contents):
+        if given.have_changed():
             run.impure(f"{reason}, which changes what it is given")
             return value
         if looks and len([*run.reads.changes()]) > changed:
@@ -169,7 +169,7 @@ class Opaque:
                 if not any(effect.owner is it for it in touches):
                     run.impure(f"{reason}, which changes what the step has set")
                     return value
-        if outcome is None and not (as_a_whole and run.library_code.read) and clock.says_long():
+        if outcome is None and not comes_late(run, parts) and clock.says_long():
             run.impure(f"{reason}, which takes long", True)  # the graph had better run at the same time; with what that has computed, the call comes behind it anyway
             return value
         dropped = frame is not None and is_dropped(frame.f_code, frame.f_lasti)
@@ -220,7 +220,7 @@ class Opaque:
         steady = is_steady(callee, value)
         expected = ANYTHING if dropped else OfKind(type(value)) if varies else OfArray(value.dtype.str, value.shape) if is_array else Same(value) if steady else identity(value)
         touches = changed_containers(run.effects.values(), _given(callee, args, kwargs))
-        self.calls.append(OpaqueCall(parts, expected, len(run.effects), key, caller, is_blind, keeps_guards, touches))
+        self.calls.append(OpaqueCall(parts, expected, len(run.effects), key, caller, is_blind, keeps_guards, touches, len(run.runner.log)))
         if varies and may_be_another(value):
             value = renewed(value)
             self._note_unsteady(value, len(self.calls) - 1)
@@ -259,17 +259,13 @@ class Opaque:
         number = self.number_of(it) if type(it) in KINDS else None
         return it if number is None else self._run.dynamic.late(Result(number), it, dtype)
 
-    def _own_contents(self, args: tuple) -> list:
-        """Returns [(it, the identities of what it holds)] for each list and dict among arguments that the run has made."""
-        return [(x, _contents(x)) for x in args if (type(x) is list or type(x) is dict) and self._run.born.has(x)]
-
     def raises(self, it: Any) -> bool:
         """Returns whether `it`, which is raised, was made by the last call."""
         made, self._raising = self._raising, None
         return id(it) == made
 
-    def take_over(self, call: OpaqueCall, made_of: tuple, value: Any) -> None:
-        """A call was skipped in this run, which has made this opaque call: (function, arguments, keyword arguments), and what it gave."""
+    def take_over(self, call: OpaqueCall, made_of: tuple, value: Any, start: int) -> None:
+        """A call was skipped in this run, which has made this opaque call: (function, arguments, keyword arguments), and what it gave; its operations begin with that of this number."""
         if self._run.reason is not None:
             return
         try:
@@ -278,6 +274,8 @@ class Opaque:
             self._run.impure(f"skips a call of {call.key[0]}, which is given {error}")
             return
         self.note(made_of[0], parts, value, call.key, call.caller, call.expected is ANYTHING or type(call.expected) is OfKind, call.is_blind, f"calls {call.key[0]}", *made_of[1:], keeps_guards=call.keeps_guards)
+        if self._run.reason is None:
+            self.calls[-1].place = start + call.place
         if type(call.expected) is OfKind and self._run.reason is None:
             self.calls[-1].expected = call.expected
             self._note_unsteady(value, len(self.calls) - 1)
@@ -315,7 +313,7 @@ class Opaque:
             return it
         if kind in TENSORS or composites.is_composite(kind):
             raise Unskippable("a tensor")
-        if kind is np.ndarray and (it in run.dynamic or run.deferred.part_for(it) is not None):
+        if kind is np.ndarray and (it in run.dynamic or (run.deferred.part_for(it) is not None and not run.deferred.knows(it))):
             raise Unskippable("an array that varies")
         if kind in (MethodType, BuiltinFunctionType, MethodWrapperType) and not isinstance(it.__self__, (ModuleType, type, type(None))):
             owner = it.__self__
@@ -325,7 +323,7 @@ class Opaque:
                 raise Unskippable(f"a method of a {type(owner).__name__} that is an argument")
         if is_tapes(kind):
             raise Unskippable("a tape")
-        if id(it) in run.deferred.calculated or (id(it) in run.deferred.held and kind is not str):
+        if run.deferred.knows(it):
             return it  # it is read anew each time
         run.deferred.looked_at(it)
         return Held(it)
@@ -381,11 +379,6 @@ def _place(owner: Any, name: Any) -> tuple:
 
 def _given(callee: Any, args: Any, kwargs: dict) -> tuple:
     return getattr(callee, "__self__", None), *args, *kwargs.values()
-
-
-def _contents(it: Any) -> list:
-    """Returns the identities of what a list or dict holds."""
-    return [*map(id, it.values() if type(it) is dict else it)]
 
 
 @ours.calling

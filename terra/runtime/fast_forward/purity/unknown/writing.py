@@ -9,7 +9,6 @@ from terra import ours
 from terra.runtime.fast_forward.sites.writers import Writer, changed, containers, leaves
 from terra.runtime.fast_forward.sources.opaque_calls import Behind, Held, outcomes
 from terra.runtime.tensors.comparing import Unskippable
-from terra.runtime.tensors.object_kinds import TENSORS
 from terra.tf import private_names as tfi
 
 _GUARDED = ("writer", "is_recording", "is_recording_distribution_strategy")  # what says whether a summary is written, and to where
@@ -40,12 +39,7 @@ class Writing:
                 if type(x) is dict:
                     run.contents.keys(x)
         for x in leaves(taken):
-            if run.is_own_tensor(x):
-                run.deferred.read_array(run.runner, x)
-            elif type(x) in TENSORS:
-                run.used.add(id(x))
-            if type(x) in TENSORS:
-                run.library_code.read[id(x)] = x
+            run.library_code.reads(x)
         length = len(run.runner.read_twice)
         outcome = outcomes.take(made)
         try:
