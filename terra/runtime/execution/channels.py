@@ -143,6 +143,11 @@ class Channels:
         if self.observer is not None:
             self.observer.deferred.held[id(value)] = value, key, how, n
 
+    def read_within(self, value, held):
+        """What was read in a call, and noted in `held`, is known to the record of that call, too."""
+        if id(value) in held:
+            self.deferred_fetches[id(value)] = held[id(value)]
+
     def note_formatted(self, keys):
         """A call is over, and may be skipped, in which texts were made of the values of these tensors: nothing else of them has come out of it."""
         for key in keys:

@@ -1,6 +1,7 @@
 """Prints and summaries of a step are made where the step is skipped, too: as often, in the same order, of the same values, to the same place."""
 
 import contextlib
+import os
 import pathlib
 import sys
 
@@ -61,6 +62,9 @@ def differ(tmp_path):
 
 def printed(*values, **options):
     tf.print(*values, output_stream=f"file://{printed.path}", **options)
+
+
+printed.path = os.devnull
 
 
 def default(writer):
@@ -227,14 +231,19 @@ def test_what_is_printed_of_other_objects(differ):
     differ(lambda loss, x, w, count, writer: printed("it", it, loss), 0, 0, between=between)
 
 
-def test_prints_in_a_layer(differ):
+@pytest.mark.parametrize("model", [False, True])
+def test_prints_in_a_layer(differ, model):
     class Layer(tf.keras.layers.Layer):
         def call(self, x):
-            printed("in a layer", tf.reduce_sum(x))
-            return x * 2.0
+            sums = tf.reduce_sum(x, 0)
+            printed("in a layer", sums, x)
+            tf.summary.scalar("first", sums[0], step=3)
+            return x * sums
 
     layer = Layer()
-    differ(lambda loss, x, w, count, writer: layer(x), 0, 0)
+    called = tf.keras.Sequential([tf.keras.layers.Dense(3, "tanh", kernel_initializer="ones"), layer]) if model else layer
+    called(GIVEN[0])
+    differ(lambda loss, x, w, count, writer: [printed("outside", loss), called(x), printed("behind", loss)][1], around=default)
 
 
 def test_prints_to_the_console(capfd):

@@ -200,10 +200,36 @@ def test_arrays_that_are_kept():
     harness.compare_steps(training(forward), 0, 0)
 
 
-def test_in_a_layer():
+@pytest.mark.all_variants
+@pytest.mark.parametrize("calls", [
+    lambda x: x + tf.numpy_function(scaled, [x], tf.float32),
+    lambda x: twice(tf.tanh(x), x),
+    lambda x: tf.tanh(x * tf.numpy_function(SCALER.method, [tf.reduce_sum(x)], tf.float32)),
+], ids=["one", "two", "method"])
+@pytest.mark.parametrize("model", [False, True])
+def test_in_a_layer(calls, model):
+    class Layer(tf.keras.layers.Layer):
+        def call(self, x):
+            return tf.ensure_shape(calls(x), x.shape)
+
+    called = tf.keras.Sequential([tf.keras.layers.Dense(2, "tanh", kernel_initializer="ones"), Layer()]) if model else Layer()
+    called(GIVEN[0] @ np.eye(3, 2, dtype="float32"))
+    harness.compare_steps(training(lambda h, x: called(h)), express=0)
+
+
+def test_a_layer_between_others_that_read():
+    """What it is given was read before, or is read behind it."""
     class Layer(tf.keras.layers.Layer):
         def call(self, x):
             return x + tf.numpy_function(scaled, [x], tf.float32)
 
     layer = Layer()
-    harness.compare_steps(training(lambda h, x: layer(h)), express=0)
+
+    def forward(h, x):
+        CALLS.append(float(tf.reduce_sum(h)))
+        a = layer(h)
+        b = layer(h) + tf.numpy_function(scaled, [a], tf.float32)
+        CALLS.append(float(tf.reduce_sum(b)))
+        return a + b
+
+    harness.compare_steps(training(forward), 0, 0)

@@ -136,11 +136,12 @@ class _OpaqueCalls:
         if self._n >= end:
             return True
         runner, record, inputs = self._runner, self._record, self._inputs
-        observer, before = runner.observer, random_state() if self.told is not None else None
+        observer, before, n_read = runner.observer, random_state() if self.told is not None else None, len(runner.read_twice)
         done = opaque_calls.make_all(
             record.opaque[self._n:end], record.effects, lambda template: _build(template, runner, record, inputs), inputs.opaque, runner.program.unsteady,
             None if self.told is None else lambda *call: self.told.append(call), opaque_calls.with_outcomes(record.opaque[:self._n]), self.had,
             lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold(), record.guard.changes)
+        del runner.read_twice[n_read:]  # by unknown code, of what it is given
         if self.told is not None:
             observer.opaque.note_draws(before)
         if done is None:

@@ -43,7 +43,7 @@ class Run:
     """The state of one run, and what is noted of it."""
 
     __slots__ = (
-        "runner", "inputs", "covered", "recording", "entry_code", "dynamic", "deferred", "given", "carried",  # what it is given
+        "runner", "inputs", "covered", "recording", "may_read_late", "entry_code", "dynamic", "deferred", "given", "carried",  # what it is given
         "reads", "reason", "passing", "postponed", "trying", "too_early", "is_inside_opaque", "is_worthwhile", "differentiates", "opaque", "library_code", "live_calls", "writing",
         "jumped", "entered", "skipped", "before", "used", "masks", "losses", "effects", "born", "held", "handed_over", "keyed", "bounds", "generators", "lets_go", "takes_index",
         "numpys_errors", "arrays", "attributes", "builtins", "calls", "changes", "classes", "contents",  # handlers, and the next ones
@@ -55,6 +55,7 @@ class Run:
         self.inputs = inputs  # the tensors among the arguments, if all of these are known
         self.covered = covered  # what is guarded of the object of the framework's whose call is recorded, if that is why the run is observed
         self.recording = None  # of the run, if that may make residual calls
+        self.may_read_late = covered is not None  # whether unknown code may be given what is read of the graph, and not looked at: where the run is recorded
         self.entry_code = None  # of what calls the function that is observed
         self.dynamic = NO_DYNAMIC_VALUES if dynamic is None else dynamic  # arrays, and numbers, that are not to matter
         self.reads = ReadSet(self.dynamic.places)

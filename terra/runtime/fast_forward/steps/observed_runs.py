@@ -41,6 +41,7 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
     dynamic = OpaqueNumbers(runner.step, inputs) if varying is None else varying
     recording, observer = Recording(runner), Observer(runner, described.given, dynamic, inputs=inputs, carried=trial.carried)
     run, conclusion = observer.run, observer.conclusion
+    run.may_read_late = True
     if fewest == 1:
         run.recording = recording
     shown, runner.step.shown = runner.step.shown, dynamic if varying is not None else ShownArrays(dynamic, runner.step.shown)

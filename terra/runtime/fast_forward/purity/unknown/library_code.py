@@ -17,6 +17,7 @@ import numpy as np
 from terra import ours
 from terra.frameworks.framework_objects import original
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused, may_be_run
+from terra.runtime.fast_forward.sources.opaque_calls import numpy_of
 from terra.runtime.interpreter import frames
 from terra.runtime.interpreter.profilers import unwatched
 from terra.runtime.tensors.object_kinds import TENSORS, defined, is_frameworks_function, is_librarys
@@ -89,7 +90,7 @@ class LibraryCode:
         tensors = [x for x in given if run.is_own_tensor(x)]
         if not self._is_of_no_use(function) or run.reason is not None or any(map(may_be_run, given)):
             return self._call(own_code(function), observed, *args, **kwargs)
-        if tensors and run.recording is None:
+        if tensors and not run.may_read_late:
             run.impure(f"has {function.__name__} read the value of a tensor")
         elif run.opaque.takes([x for x in given if not run.is_own_tensor(x)], {}):
             for x in tensors:
@@ -104,7 +105,7 @@ class LibraryCode:
     def python_function(self, form: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Calls `tf.numpy_function` or its like: unknown code, which is given what the graph has computed, and whose arrays are fed to it."""
         run, reason = self._of(), f"calls {form.__qualname__}"
-        taken = form.taken(args, kwargs, run.calls.builtin(tfi.tf.convert_to_tensor)) if run.reason is None and run.recording is not None else None
+        taken = form.taken(args, kwargs, run.calls.builtin(tfi.tf.convert_to_tensor)) if run.reason is None and run.may_read_late else None
         if taken is None:
             run.impure(f"{reason}, a Python function as an operation")
             return form(*args, **kwargs)
@@ -124,11 +125,23 @@ class LibraryCode:
         """Unknown code reads the value of something, if it is a tensor."""
         run = self._of()
         if run.is_own_tensor(x):
-            run.deferred.read_array(run.runner, x)
+            array = run.deferred.read_array(run.runner, x)
+            if run.covered is not None:
+                run.runner.read_within(array, run.deferred.held)
         elif type(x) in TENSORS:
             run.used.add(id(x))
         if type(x) in TENSORS:
             self.read[id(x)] = x
+
+    def has_read(self, x: Any) -> Any:
+        """Unknown code of a call that was skipped in the run has read the value of this tensor, which is returned."""
+        run = self._of()
+        if run.is_own_tensor(x) and not run.deferred.times(x._key):
+            run.runner.note_deferred(x._value.numpy(), x._key, numpy_of)
+        elif type(x) in TENSORS:
+            run.used.add(id(x))
+        self.read[id(x)] = x
+        return x
 
     def _fed(self, array: Any) -> Any:
         """Returns the tensor that stands for an array which unknown code has given."""

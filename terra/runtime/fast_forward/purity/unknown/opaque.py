@@ -285,6 +285,8 @@ class Opaque:
         kind = type(template)
         if kind is Held or kind is Result:
             return self.part(value)
+        if type(value) in TENSORS:
+            return self._run.library_code.has_read(value)
         if kind is tuple or kind is list:
             return kind([self._taken(a, b) for a, b in zip(template, value)])
         if kind is dict:

@@ -28,7 +28,7 @@ class Writing:
         run, reason = self._of(), f"calls {writer.__qualname__}"
         scope, entered = tfi.get_name_scope(), self._entered[-1][0] if self._entered else None
         made = _Write(writer, entered, scope) if entered is not None or scope else writer
-        taken = writer.taken(args, kwargs, run.calls.builtin(tfi.tf.convert_to_tensor)) if run.reason is None and run.recording is not None else None
+        taken = writer.taken(args, kwargs, run.calls.builtin(tfi.tf.convert_to_tensor)) if run.reason is None and run.may_read_late else None
         if taken is None or not self._guard(writer, args, kwargs):
             run.impure(f"{reason}, which writes something")
             outcome = outcomes.take(made)
@@ -41,12 +41,14 @@ class Writing:
         for x in leaves(taken):
             run.library_code.reads(x)
         length = len(run.runner.read_twice)
-        outcome = outcomes.take(made)
+        outcome, run.is_inside_opaque = outcomes.take(made), True
         try:
             value = writer.write(run.runner.step, *taken) if outcome is None else outcome.give()
         except Exception:
             run.impure(f"{reason}, which raises")
             raise
+        finally:
+            run.is_inside_opaque = False
         del run.runner.read_twice[length:]
         return self._note(made, *taken, value, reason)
 
