@@ -144,7 +144,7 @@ class Channels:
             self.observer.deferred.held[id(value)] = value, key, how, n
 
     def read_within(self, value, held):
-        """What was read in a call, and noted in `held`, is known to the record of that call, too."""
+        """Notes for the record of a call a value that was read in it, if that is noted in `held`."""
         if id(value) in held:
             self.deferred_fetches[id(value)] = held[id(value)]
 

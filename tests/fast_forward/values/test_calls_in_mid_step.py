@@ -79,7 +79,7 @@ def weighted(h, x):
 @pytest.mark.all_variants
 @pytest.mark.parametrize("forward", [
     lambda h, x: h + tf.numpy_function(scaled, [h], tf.float32),
-    lambda h, x: h + tf.numpy_function(lambda v: v * 2, [h], tf.float32),
+    lambda h, x: h + tf.numpy_function(lambda v: CALLS.append("called") or v * 2, [h], tf.float32),
     lambda h, x: h + tf.numpy_function(func=scaled, inp=(x[:, :2],), Tout=tf.float32, stateful=False),
     twice, parts, by_method, normalized, weighted,
 ], ids=["numpy_function", "lambda", "by_name", "twice", "parts", "method", "library", "number"])
@@ -135,6 +135,30 @@ def test_what_is_given_changes_the_path():
         return h + kept
 
     harness.compare_steps(training(forward), 0, 0, n=40)
+
+
+def test_numbers_that_are_compared_and_kept():
+    """The best of those that a library gives: which is the larger one is another one now and then."""
+    def forward(h, x):
+        score = f1_score(x[:, 0].numpy() > 0, h[:, 0].numpy() > 0)
+        SCALER.scale = max(SCALER.scale, score) if len(CALLS) % 13 else score
+        CALLS.append(SCALER.scale)
+        return tf.tanh(h)
+
+    harness.compare_steps(training(forward, lambda: SCALER.scale, lambda k: (GIVEN[k % 5] * (1.0 if k % 3 else -1.0),)), 0, 0, n=60)
+
+
+def test_the_best_number():
+    def forward(h, x):
+        SCALER.scale = max(SCALER.scale, f1_score(x[:, 0].numpy() > 0, h[:, 1].numpy() > 0))
+        return tf.tanh(h)
+
+    def called(k):
+        if k == 0:
+            SCALER.scale = 0.0
+        return (tf.constant(np.random.RandomState(k).randn(4, 3).astype("float32")),)
+
+    harness.compare_steps(training(forward, lambda: SCALER.scale, called), 0, 0, n=60)
 
 
 def test_a_number_that_is_looked_at():

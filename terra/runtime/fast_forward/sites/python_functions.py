@@ -1,5 +1,6 @@
 """`tf.numpy_function` and `tf.py_function`: a step calls the function itself, with the values of its tensors, and what that gives is fed to its graph."""
 
+import functools
 import inspect
 from threading import get_ident
 from typing import Any, Callable
@@ -32,7 +33,7 @@ class PythonFunction:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         step = current_step.active
         taken = self.taken(args, kwargs) if type(step) is Step and step.thread == get_ident() else None
-        return self.function(*args, **kwargs) if taken is None else changed(lambda x: step.hold_data(noted(x)) if type(x) is tfi.EagerTensor else x, self.call(*taken))
+        return self.function(*args, **kwargs) if taken is None else changed(functools.partial(fed, step), self.call(*taken))
 
     def taken(self, args: tuple, kwargs: dict, convert: Callable = tfi.tf.convert_to_tensor) -> tuple | None:
         """Returns (the program's function, what it is given, the types of what it gives), with tensors in place of variables, which `convert` makes; None if the call is to be made as it is: what the
@@ -67,6 +68,13 @@ class _Arrays:
 
     def __call__(self, function: Callable, given: list, types: Any) -> Any:
         return changed(lambda x: np.asarray(x.numpy()) if type(x) is tfi.EagerTensor else x, self._of.call(function, given, types))
+
+
+def fed(step: Any, given: Any) -> Any:
+    """Returns the tensor that is fed to the graph for one that a Python function has given, or for an array; anything else as it is."""
+    if type(given) is not tfi.EagerTensor and type(given) is not np.ndarray:
+        return given
+    return step.hold_data(noted(given if type(given) is tfi.EagerTensor else tfi.eager_constant(given, None)))
 
 
 def python_function_of(function: Any) -> PythonFunction | None:

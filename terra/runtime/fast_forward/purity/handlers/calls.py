@@ -88,7 +88,7 @@ class Calls(Handler):
         if calls_library(callee):
             return functools.partial(self.run.libraries.of_library, callee, form)
         if kind is FunctionType:
-            if type(form) is writers.Writer or type(form) is PythonFunction:
+            if type(form) in (writers.Writer, PythonFunction):
                 return functools.partial(self.run.writing.call if type(form) is writers.Writer else self.run.library_code.python_function, form)
             if is_frameworks_function(callee):
                 if callee is tfi.tf.custom_gradient or callee is tfi.tf.recompute_grad:
@@ -158,8 +158,7 @@ class Calls(Handler):
             return functools.partial(self.run.framework.call, None, skipping.Skipping(call.__get__(callee, kind)))
         if effect_free.is_scoped(call) and self.run.reason is None:
             return functools.partial(self._scoped, callee, call.__wrapped__)
-        inside = self.run.library_code.called(MethodType(call, callee)) if type(call) is FunctionType else None
-        return inside or self.run.opaque.calling(callee, f"calls an object of type {kind.__name__}")
+        return (type(call) is FunctionType and self.run.library_code.called(MethodType(call, callee))) or self.run.opaque.calling(callee, f"calls an object of type {kind.__name__}")
 
     def _function(self, callee, form, instrumented):
         """A Python function: the program's is observed, the framework's, too; what others do is unknown, and may as well be done again."""

@@ -17,11 +17,12 @@ import numpy as np
 from terra import ours
 from terra.frameworks.framework_objects import original
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused, may_be_run
-from terra.runtime.fast_forward.sources.opaque_calls import numpy_of
+from terra.runtime.fast_forward.sites.python_functions import fed
+from terra.runtime.fast_forward.sites.writers import changed
+from terra.runtime.fast_forward.sources.opaque_calls import numpy_of, outcomes
 from terra.runtime.interpreter import frames
 from terra.runtime.interpreter.profilers import unwatched
 from terra.runtime.tensors.object_kinds import TENSORS, defined, is_frameworks_function, is_librarys
-from terra.runtime.tensors.tensor import noted
 from terra.tf import private_names as tfi
 from terra.transform import convert, policy
 
@@ -108,10 +109,12 @@ class LibraryCode:
         taken = form.taken(args, kwargs, run.calls.builtin(tfi.tf.convert_to_tensor)) if run.reason is None and run.may_read_late else None
         if taken is None:
             run.impure(f"{reason}, a Python function as an operation")
-            return form(*args, **kwargs)
+            outcome = outcomes.take(form.arrays)
+            return form(*args, **kwargs) if outcome is None else changed(functools.partial(fed, run.runner.step), outcome.give())
         function, given, types = taken
-        if run.born.has(function) and not (function.__closure__ or function.__defaults__ or function.__kwdefaults__):
-            run.born.pop(id(function), None)  # each step makes one that does the same
+        own = next(iter(convert.own_codes(function.__code__)), None) if run.born.has(function) else None
+        if own is not None and own is not function.__code__ and not (own.co_freevars or function.__defaults__ or function.__kwdefaults__):
+            function = FunctionType(own, function.__globals__, function.__name__)  # each step makes one that does the same
         for x in given:
             self.reads(x)
         n = len(run.runner.read_twice)
@@ -149,7 +152,7 @@ class LibraryCode:
         if run.reason is None:
             run.gives(array)
             made = run.dynamic.tensor_of(array)
-        return run.runner.step.hold_data(noted(tfi.eager_constant(array, None))) if made is None else made
+        return fed(run.runner.step, array) if made is None else made
 
     def observe_next_time(self, function: FunctionType) -> bool:
         """Notes that a function had better be observed than called as a whole; returns whether that is new."""

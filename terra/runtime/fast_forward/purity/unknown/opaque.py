@@ -213,7 +213,8 @@ class Opaque:
             return value
         program, which = run.runner.program, (id(getattr(callee, "__self__", None)), id(run.runner.node), sum(call.key == key for call in self.calls))
         varies = not dropped and (is_unsteady(program, key, which, value) or (may_be_another(value) and any(id(x) in self.unsteady for x in args)))
-        if varies and run.recording is not None and type(value) in KINDS and (place := where_it_stands(callee)) is not None and all(type(x) in SCALARS for x in (*args, *kwargs.values())):
+        if varies and run.recording is not None and type(value) in KINDS and (place := where_it_stands(callee)) is not None and all(
+                type(part) is Held and type(part.value) in SCALARS for part in (*parts[1], *parts[2].values())):
             return run.live_calls.gave(value, *place, args, kwargs)
         if residual_calls.is_residual(getattr(callee, "__self__", None), getattr(callee, "__name__", "")):
             self._has_drawn()
