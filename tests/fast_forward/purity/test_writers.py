@@ -246,6 +246,22 @@ def test_prints_in_a_layer(differ, model):
     differ(lambda loss, x, w, count, writer: [printed("outside", loss), called(x), printed("behind", loss)][1], around=default)
 
 
+@pytest.mark.parametrize("where", ["map_fn", "cond", "function"])
+def test_prints_in_graphs_of_the_step(differ, where):
+    function = tf.function(lambda x, path: [tf.print("traced", tf.reduce_sum(x), output_stream=path), x][1])
+
+    def body(row):
+        printed("row", row[0])
+        return row * tf.numpy_function(lambda v: v, [row], tf.float32)
+
+    def writes(loss, x, w, count, writer):
+        if where == "map_fn":
+            return tf.map_fn(body, x)
+        return tf.cond(loss > 0.3, lambda: body(x[0]), lambda: x[0]) if where == "cond" else function(x, f"file://{printed.path}")
+
+    differ(writes, 0, 0)
+
+
 def test_prints_to_the_console(capfd):
     """They come between those of Python's, where both are flushed."""
     said = []

@@ -106,6 +106,8 @@ class LibraryCode:
     def python_function(self, form: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Calls `tf.numpy_function` or its like: unknown code, which is given what the graph has computed, and whose arrays are fed to it."""
         run, reason = self._of(), f"calls {form.__qualname__}"
+        if not tfi.executing_eagerly():
+            return run.functionals.in_graph(form, args, kwargs)
         taken = form.taken(args, kwargs, run.calls.builtin(tfi.tf.convert_to_tensor)) if run.reason is None and run.may_read_late else None
         if taken is None:
             run.impure(f"{reason}, a Python function as an operation")

@@ -26,6 +26,8 @@ class Writing:
     def call(self, writer: Writer, /, *args: Any, **kwargs: Any) -> Any:
         """Calls one of these functions."""
         run, reason = self._of(), f"calls {writer.__qualname__}"
+        if not tfi.executing_eagerly():
+            return run.functionals.in_graph(writer, args, kwargs)
         scope, entered = tfi.get_name_scope(), self._entered[-1][0] if self._entered else None
         made = _Write(writer, entered, scope) if entered is not None or scope else writer
         taken = writer.taken(args, kwargs, run.calls.builtin(tfi.tf.convert_to_tensor)) if run.reason is None and run.may_read_late else None
