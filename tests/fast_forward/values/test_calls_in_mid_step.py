@@ -58,7 +58,7 @@ def by_method(h, x):
 
 
 def parts(h, x):
-    first, most = tf.numpy_function(in_two, [h, 2.0], [tf.float32, tf.float32])
+    first, most = tf.numpy_function(in_two, [h, tf.constant(2.0)], [tf.float32, tf.float32])
     return tf.tanh(h * first[:, None] + most)
 
 
