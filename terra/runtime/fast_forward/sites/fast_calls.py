@@ -23,8 +23,8 @@ from terra.runtime.execution.step import Step
 from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.fast_forward.cache.call_cache import attempt_function as attempt
 from terra.runtime.fast_forward.cache.inline_cache import NONE, monomorphic_hit
-from terra.runtime.fast_forward.sites.python_functions import python_function_of
-from terra.runtime.fast_forward.sites.writers import writer_of
+from terra.runtime.fast_forward.sites.python_functions import PYTHON_FUNCTIONS
+from terra.runtime.fast_forward.sites.writers import WRITERS
 from terra.runtime.tensors.object_kinds import VARIABLE_METHODS, defined, is_frameworks_function
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing.structures import is_tensor
@@ -62,7 +62,7 @@ def substitute(callee):
     """Returns the function to call in place of the function `callee`, or class of sparse tensors, at a call site; or None."""
     if callee is tfi.tf.SparseTensor:
         return _making_sparse_tensors
-    form = (writer_of(callee) or python_function_of(callee)) if type(callee) is FunctionType else None
+    form = (WRITERS.get(callee) or PYTHON_FUNCTIONS.get(callee)) if type(callee) is FunctionType else None
     if form is not None:
         return form
     if type(callee) is not FunctionType or not (id(callee) in _exports() or tensorflow.issues_one(callee) or tensorflow.is_dispatched(callee)):

@@ -11,7 +11,7 @@ from terra import ours
 from terra.frameworks import tensorflow
 from terra.location import current_step
 from terra.runtime.execution.step import Step
-from terra.runtime.fast_forward.sites.writers import changed
+from terra.runtime.fast_forward.sites.writers import aside, changed
 from terra.runtime.tensors.tensor import noted
 from terra.runtime.tracing.tracer import host_value
 from terra.tf import private_names as tfi
@@ -49,13 +49,8 @@ class PythonFunction:
     def call(self, function: Callable, given: list, types: Any) -> Any:
         """Calls the program's function; returns what it gives, as tensors."""
         step, values = current_step.active, changed(host_value, given)
-        if step is None:
-            return self.function(function, values, types)
-        step.pause()
-        try:
-            return self.function(function, values, types)
-        finally:
-            step.resume()
+        make = lambda: self.function(function, values, types)  # noqa: E731
+        return make() if step is None else aside(step, make)
 
 
 class _Arrays:
@@ -77,14 +72,4 @@ def fed(step: Any, given: Any) -> Any:
     return step.hold_data(noted(given if type(given) is tfi.EagerTensor else tfi.eager_constant(given, None)))
 
 
-def python_function_of(function: Any) -> PythonFunction | None:
-    """Returns what is called in place of a function; None if it is none of these."""
-    if function not in tensorflow.CALLING_PYTHON:
-        return None
-    found = _functions.get(function)
-    if found is None:
-        found = _functions[function] = PythonFunction(function)
-    return found
-
-
-_functions: dict[Any, PythonFunction] = {}
+PYTHON_FUNCTIONS = {function: PythonFunction(function) for function in tensorflow.CALLING_PYTHON}  # what is called in place of each

@@ -7,7 +7,6 @@ import functools
 import inspect
 import weakref
 from threading import get_ident
-from types import FunctionType
 from typing import Any, Callable, Iterator
 
 import numpy as np
@@ -54,11 +53,7 @@ class Writer(Behind):
     def write(self, step: Any, args: list, kwargs: dict) -> Any:
         """Calls the function with the values of the step's tensors."""
         args, kwargs = changed(host_value, args), changed(host_value, kwargs)
-        step.pause()
-        try:
-            return self._written(args, kwargs)
-        finally:
-            step.resume()
+        return aside(step, lambda: self._written(args, kwargs))
 
     def _written(self, args: Any, kwargs: dict) -> Any:
         return self.function(*args, **kwargs) if self._traced is None else self._traced(*args, **kwargs)
@@ -163,14 +158,13 @@ def containers(it: Any) -> Iterator:
             yield from containers(x)
 
 
-def writer_of(function: FunctionType) -> Writer | None:
-    """Returns what is called in place of a function; None if it is none of these."""
-    if function not in tensorflow.WRITING:
-        return None
-    found = _writers.get(function)
-    if found is None:
-        found = _writers[function] = Writer(function)
-    return found
+def aside(step: Any, call: Callable) -> Any:
+    """Makes a call whose operations are none of the step's."""
+    step.pause()
+    try:
+        return call()
+    finally:
+        step.resume()
 
 
-_writers: dict[FunctionType, Writer] = {}
+WRITERS = {function: Writer(function) for function in tensorflow.WRITING}  # what is called in place of each

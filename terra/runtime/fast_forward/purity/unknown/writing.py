@@ -6,7 +6,7 @@ from types import MethodType
 from typing import Any, Callable
 
 from terra import ours
-from terra.runtime.fast_forward.sites.writers import Writer, changed, containers, leaves
+from terra.runtime.fast_forward.sites.writers import Writer, aside, changed, containers, leaves
 from terra.runtime.fast_forward.sources.opaque_calls import Behind, Held, outcomes
 from terra.runtime.tensors.comparing import Unskippable
 from terra.tf import private_names as tfi
@@ -110,12 +110,8 @@ class Writing:
         return self._flush(method.__self__, method)
 
     def _flush(self, writer: Any, how: Callable) -> Any:
-        step, outcome = self._of().runner.step, outcomes.take(FLUSH)
-        step.pause()
-        try:
-            value = how()  # once more, if that was done already: nothing changes by that
-        finally:
-            step.resume()
+        outcome = outcomes.take(FLUSH)
+        value = aside(self._of().runner.step, how)  # once more, if that was done already: nothing changes by that
         return self._note(FLUSH, [writer], {}, value if outcome is None else outcome.give(), "flushes summaries")
 
 
