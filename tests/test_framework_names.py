@@ -51,6 +51,7 @@ def test_modules_exist(module):
 CLASSES = [
     *keras.ENTRIES, *((module, name, keras.LOOP_FUNCTIONS) for module, name in keras.TRAINERS.items()),
     (keras.CALLBACKS, "CallbackList", keras.LISTENERS), ("keras.src.callbacks.callback", "Callback", sum(keras.LISTENERS.values(), ())),
+    (keras.ARRAY_ADAPTERS, keras.ARRAY_ADAPTER, ("get_tf_dataset",)), (keras.TENSORFLOW_TRAINER, keras.EPOCH_ITERATOR, ()),
     (keras.LOSS_SCALING, "LossScaleOptimizer", ("check_finite", "_stateful_handle_finite_grads")),
     (keras.DTYPE_POLICIES, "DTypePolicy", ()), (keras.DTYPE_POLICIES, "FloatDTypePolicy", ()),
     (keras.TRAINER, "Trainer", ("get_metrics_result",)), ("keras.src.layers.core.embedding", "Embedding", ("call",)),

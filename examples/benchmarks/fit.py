@@ -70,7 +70,16 @@ def evaluate(model, data, epochs):
         model.evaluate(data.dataset, verbose=0)
 
 
-LOOPS = {"fit(dataset)": fit, "fit(dataset), logs read": fit_reading, "fit(arrays)": fit_arrays, "train_on_batch(arrays)": on_batches, "evaluate(dataset)": evaluate}
+def in_a_loop(model, data, epochs):
+    """What programs for reinforcement learning do: `predict` and `fit` of a few rows at a time."""
+    for _ in range(epochs):
+        for k in range(0, len(data.images), BATCH):
+            model.predict(data.images[k:k + BATCH], verbose=0)
+            model.fit(data.images[k:k + BATCH], data.labels[k:k + BATCH], verbose=0)
+
+
+LOOPS = {"fit(dataset)": fit, "fit(dataset), logs read": fit_reading, "fit(arrays)": fit_arrays, "train_on_batch(arrays)": on_batches, "evaluate(dataset)": evaluate,
+         "predict, fit of 32 rows": in_a_loop}
 IN_ALL_WAYS = ("MLP", "CNN")
 
 

@@ -9,6 +9,7 @@ from terra.frameworks import framework_objects
 
 # -- modules -------------------------------------------------------------------------------------------------------------------
 
+ARRAY_ADAPTERS = "keras.src.trainers.data_adapters.array_data_adapter"
 BACKEND = "keras.src.backend"
 BACKEND_NUMPY = "keras.src.backend.tensorflow.numpy"
 BASE_LAYER = "keras.src.layers.layer"
@@ -45,6 +46,9 @@ TRAINERS = {TENSORFLOW_TRAINER: "TensorFlowTrainer", "tf_keras.src.engine.traini
 LOOP_FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "test_function"}  # what makes the function of a batch, and where it is kept
 # Hooks of a list of callbacks -> methods of a callback.
 LISTENERS = {"_on_train_batch_end": ("on_train_batch_end", "on_batch_end"), "_on_test_batch_end": ("on_test_batch_end",)}
+# What gives `fit` and the others the batches of arrays, and the module by which it converts these; what iterates over the batches of an epoch.
+ARRAY_ADAPTER, ARRAY_SLICING, EPOCH_ITERATOR = "ArrayDataAdapter", "array_slicing", "TFEpochIterator"
+OF_ARRAY_ADAPTERS = ("_shuffle", "_num_samples", "_batch_size")  # attributes: how rows are shuffled, how many there are, and in a batch
 OPTIONAL = frozenset([  # (module, class or method): what some versions of Keras 3 have not
     ("keras.src.backend.common.variables", "KerasVariable"),  # until 3.5
     ("keras.src.backend.common.variables", "Variable"),  # from 3.6 on

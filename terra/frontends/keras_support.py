@@ -16,7 +16,7 @@ import sys
 
 from terra import errors
 from terra.frameworks import keras, framework_objects
-from terra.frontends import script
+from terra.frontends import array_batches, script
 from terra.frontends.decorator import coexecute
 from terra.options import COUNTERPARTS, Options, unknown
 from terra.runtime.step_function.coexecution import Coexecuted
@@ -106,7 +106,20 @@ def compile(model, *args, **keywords):
         model.compile(*args, **keywords)  # as the user says: this is what is saved with the model, and what `undo` goes back to
     steps = KerasSteps(model, options)
     _compile_as(model, True, False)
+    _prepare_arrays()
     return steps
+
+
+def _prepare_arrays():
+    """Let `fit` and the others of models that are compiled here take a few arrays without a pipeline."""
+    if {keras.TENSORFLOW_TRAINER, keras.ARRAY_ADAPTERS} <= sys.modules.keys():
+        array_batches.concern(_is_compiled)
+        array_batches.prepare_adapter(sys.modules[keras.ARRAY_ADAPTERS])
+        array_batches.prepare_iterator(sys.modules[keras.TENSORFLOW_TRAINER])
+
+
+def _is_compiled(model):
+    return _MARK in vars(model)
 
 
 def _check_names(model, keywords):
@@ -185,7 +198,13 @@ class _OfScript(KerasSteps):
 
 def preparations(options):
     """Returns {name of a module of Keras': the function that changes it}, so that models which are compiled with `run_eagerly=True` are co-executed, with these options."""
-    return {module: functools.partial(_prepare, name, options) for module, name in keras.TRAINERS.items()}
+    array_batches.concern(_any)
+    of_arrays = {keras.ARRAY_ADAPTERS: array_batches.prepare_adapter}
+    return of_arrays | {module: functools.partial(_prepare, name, options) for module, name in keras.TRAINERS.items()}
+
+
+def _any(model):
+    return True
 
 
 def _prepare(name, options, module):
@@ -193,6 +212,8 @@ def _prepare(name, options, module):
     for kept in framework_objects.STEP_FUNCTIONS:
         make = f"make_{kept}"
         setattr(trainer, make, _beginning(getattr(trainer, make), kept, options))
+    if module.__name__ == keras.TENSORFLOW_TRAINER:
+        array_batches.prepare_iterator(module)
 
 
 def _beginning(make, kept, options):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terra.frontends import keras_support
+from terra.frameworks import keras as names
+from terra.frontends import array_batches, keras_support
 from terra.runtime.step_function import registry
 from tests import harness
 from tests.frontends.test_keras_fit import EXACT, KERAS, SCENARIOS, Eager
@@ -16,8 +17,12 @@ from tests.frontends.test_keras_fit import EXACT, KERAS, SCENARIOS, Eager
 @pytest.fixture
 def prepared(monkeypatch):
     """What `python -m terra run` does to Keras."""
+    monkeypatch.setattr(array_batches, "_concerned", [])
     for name, prepare in keras_support.preparations({"wait_for_graph": True}).items():
         module = sys.modules[name]
+        if name not in names.TRAINERS:
+            prepare(module)
+            continue
         trainer = getattr(module, "TensorFlowTrainer", None) or module.Model
         for make in ("make_train_function", "make_test_function", "make_predict_function"):
             monkeypatch.setattr(trainer, make, getattr(trainer, make))
