@@ -9,6 +9,7 @@ from terra.frameworks import framework_objects
 
 # -- modules -------------------------------------------------------------------------------------------------------------------
 
+PACKAGES = ("keras", "tf_keras")
 ARRAY_ADAPTERS = "keras.src.trainers.data_adapters.array_data_adapter"
 BACKEND = "keras.src.backend"
 BACKEND_NUMPY = "keras.src.backend.tensorflow.numpy"

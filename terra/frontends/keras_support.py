@@ -16,7 +16,7 @@ import sys
 
 from terra import errors
 from terra.frameworks import keras, framework_objects
-from terra.frontends import array_batches, script
+from terra.frontends import array_batches, outside_calls, script
 from terra.frontends.decorator import coexecute
 from terra.options import COUNTERPARTS, Options, unknown
 from terra.runtime.step_function.coexecution import Coexecuted
@@ -199,8 +199,8 @@ class _OfScript(KerasSteps):
 def preparations(options):
     """Returns {name of a module of Keras': the function that changes it}, so that models which are compiled with `run_eagerly=True` are co-executed, with these options."""
     array_batches.concern(_any)
-    of_arrays = {keras.ARRAY_ADAPTERS: array_batches.prepare_adapter}
-    return of_arrays | {module: functools.partial(_prepare, name, options) for module, name in keras.TRAINERS.items()}
+    others = {keras.ARRAY_ADAPTERS: array_batches.prepare_adapter, **dict.fromkeys(keras.PACKAGES, outside_calls.install)}
+    return others | {module: functools.partial(_prepare, name, options) for module, name in keras.TRAINERS.items()}
 
 
 def _any(model):

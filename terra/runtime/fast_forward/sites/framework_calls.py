@@ -21,6 +21,7 @@ from terra.tf import private_names as tfi
 
 _waiting = [*keras.ENTRIES]  # for their modules to be imported
 _variables = [tfi.ResourceVariable]  # until they are prepared
+outside = None  # if calls outside of any step may be steps of their own: what makes them, given the method, the object and the arguments
 
 
 def prepare():
@@ -84,6 +85,8 @@ def _method(function, skips=None, kind=None):
 
     def method(self, *args, **kwargs):
         view = current_step.active
+        if view is None and takes_data and outside is not None:
+            return outside(function, self, args, kwargs)
         if view is None or (kind is not None and type(self) is not kind):
             return function(self, *args, **kwargs)
         if view.enters is not None and view.enters is not self and view.thread == get_ident():
@@ -106,6 +109,8 @@ def _callable(function):
     @ours.calling
     def __call__(self, *args, **kwargs):
         view = current_step.active
+        if view is None and outside is not None and type(self).__call__ is __call__:
+            return outside(function, self, args, kwargs)
         if view is None or type(self).__call__ is not __call__:  # the user's own `__call__` has called this one
             return function(self, *args, **kwargs)
         if view.enters is not None and view.enters is not self and view.thread == get_ident():

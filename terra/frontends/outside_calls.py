@@ -1,0 +1,65 @@
+"""Calls of models, layers, losses and metrics that stand outside of any step, as steps of their own: part of what `python -m terra run` does.
+
+Where a program validates, samples, or lets an agent act, it calls its model without a tape. Each such call by the program's own code is a step: of this
+model, layer, loss or metric, with traces and a graph of its own. Stock layers are left alone, as one of them does too little, and so are calls that
+a tape or an accumulator records.
+"""
+
+import sys
+import threading
+import types
+import weakref
+
+from terra import ours
+from terra.frameworks import framework_objects, keras
+from terra.frontends import gradient_tape
+from terra.frontends.decorator import coexecute
+from terra.location import current_step
+from terra.runtime.fast_forward.sites import framework_calls
+from terra.runtime.interpreter import frames
+from terra.tf import private_names as tfi
+
+_steps = weakref.WeakKeyDictionary()  # class -> {method: what its objects' steps are made of}
+
+
+def _call(callee, /, *args, **kwargs):
+    return callee(*args, **kwargs)
+
+
+def _update(metric, /, *args, **kwargs):
+    return metric.update_state(*args, **kwargs)
+
+
+_FORMS = {"__call__": _call, "update_state": _update}
+
+
+def install(module=None):
+    """Make steps of such calls from now on. `module`: that of Keras, which has just been imported."""
+    framework_calls.outside = _make
+    framework_calls.prepare()
+
+
+@ours.calling
+def _make(function, called, args, kwargs):
+    """A call of the framework's method `function`, outside of any step."""
+    kind = type(called)
+    if (current_step.left_alone.depth or framework_objects.is_stock_layer(kind) or not tfi.tf.executing_eagerly() or not tfi.tape_set_is_empty()
+            or not frames.is_users(frames.around_ours(sys._getframe(2))) or type(threading.current_thread()) is threading._DummyThread
+            or _is_symbolic(args) or _is_symbolic(kwargs.values())):
+        return function(called, *args, **kwargs)
+    return _steps_of(kind, function.__name__).__get__(called, kind)(*args, **kwargs)
+
+
+def _is_symbolic(values):
+    """Returns whether a functional model is being made, by these arguments or what they hold."""
+    return any(_is_symbolic(x.values() if type(x) is dict else x) if type(x) in (list, tuple, dict) else keras.is_symbolic(type(x)) for x in values)
+
+
+def _steps_of(kind, method):
+    of_kind = _steps.setdefault(kind, {})
+    if method not in of_kind:
+        form = _FORMS[method]
+        named = types.FunctionType(form.__code__, form.__globals__, form.__name__)
+        named.__qualname__ = f"{kind.__name__}.{method}"
+        of_kind[method] = coexecute(named, **gradient_tape.defaults)
+    return of_kind[method]
