@@ -20,9 +20,9 @@ from terra.version import __version__
 
 _DESCRIPTION = "Imperative TensorFlow programs at graph speed: run a script co-executed, or look at what Terra makes of its source."
 _RUN = """\
-Runs SCRIPT as `python SCRIPT ARGS` does, and co-executes it: each block of a tf.GradientTape, or the function around it, and each training step of
-a Keras model that was compiled with run_eagerly=True, is a step that runs in the Python interpreter and as a symbolic graph at the same time. The script
-needs no change. Options of this command stand ahead of the script's name."""
+Runs SCRIPT as `python SCRIPT ARGS` does, and co-executes it: each block of a tf.GradientTape, or the function around it, each training step of a Keras
+model that was compiled with run_eagerly=True, and each call of a model elsewhere, is a step that runs in the Python interpreter and as a symbolic graph
+at the same time. The script needs no change. Options of this command stand ahead of the script's name."""
 _CODE = """\
 Prints the instrumented source of FUNCTION in FILE (such as train.py:train_step or model.py:Net.call), or of all functions in FILE. The file is read,
 not run."""

@@ -42,6 +42,8 @@ ENTRIES = (
     ("tf_keras.src.engine.base_layer", "Layer", ("__call__",)),
     ("tf_keras.src.losses", "Loss", ("__call__",)),
     ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)))
+# Methods besides these by which it does so outside of steps.
+OUTSIDE_ENTRIES = (("keras.src.metrics.metric", "Metric", ("__call__", "result")),)
 # Classes whose methods make the functions of a batch, by module.
 TRAINERS = {TENSORFLOW_TRAINER: "TensorFlowTrainer", "tf_keras.src.engine.training": "Model"}
 LOOP_FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "test_function"}  # what makes the function of a batch, and where it is kept

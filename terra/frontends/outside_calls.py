@@ -20,6 +20,7 @@ from terra.runtime.interpreter import frames
 from terra.tf import private_names as tfi
 
 _steps = weakref.WeakKeyDictionary()  # class -> {method: what its objects' steps are made of}
+_made = [0]  # steps
 
 
 def _call(callee, /, *args, **kwargs):
@@ -30,23 +31,39 @@ def _update(metric, /, *args, **kwargs):
     return metric.update_state(*args, **kwargs)
 
 
-_FORMS = {"__call__": _call, "update_state": _update}
+def _result(metric, /):
+    return metric.result()
+
+
+_FORMS = {"__call__": _call, "update_state": _update, "result": _result}
 
 
 def install(module=None):
     """Make steps of such calls from now on. `module`: that of Keras, which has just been imported."""
     framework_calls.outside = _make
     framework_calls.prepare()
+    framework_calls.prepare_outside()
+
+
+def may_begin():
+    """Returns whether a step may begin on this thread, where none is under way: nothing records, and nothing is to be left alone."""
+    return not current_step.left_alone.depth and tfi.tf.executing_eagerly() and tfi.tape_set_is_empty() and (
+        type(threading.current_thread()) is not threading._DummyThread)  # of TensorFlow's: a graph may be waiting for it
+
+
+def made():
+    """Returns how many steps there were so far."""
+    return _made[0]
 
 
 @ours.calling
 def _make(function, called, args, kwargs):
     """A call of the framework's method `function`, outside of any step."""
     kind = type(called)
-    if (current_step.left_alone.depth or framework_objects.is_stock_layer(kind) or not tfi.tf.executing_eagerly() or not tfi.tape_set_is_empty()
-            or not frames.is_users(frames.around_ours(sys._getframe(2))) or type(threading.current_thread()) is threading._DummyThread
+    if (framework_objects.is_stock_layer(kind) or not may_begin() or not frames.is_users(frames.around_ours(sys._getframe(2)))
             or _is_symbolic(args) or _is_symbolic(kwargs.values())):
         return function(called, *args, **kwargs)
+    _made[0] += 1
     return _steps_of(kind, function.__name__).__get__(called, kind)(*args, **kwargs)
 
 

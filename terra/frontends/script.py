@@ -8,6 +8,8 @@ trees of the user's modules that mention a tape get one more decorator on some o
                     its own blocks, as a function that trains a whole model does; also on one that calls such a function, which gives it gradients, and updates
     `block`         on functions that were made of a block in a loop, and what follows it, by `terra.transform.rewriting.outline`: each call is a step
     `instrumented`  on other functions with a block, and, in a module with a block at its top level, on all
+    `helper`        on other functions at a module's top level, and methods of its classes without a base: outside of any step, one that has turned out
+                    to issue operations enough is a step, as what updates a target network or computes an accuracy
 
 Functions that these call are instrumented when they are called. A function with a decorator that is not known to be harmless is left alone.
 What is to be done with libraries' modules, such as Keras', is the caller's to say.
@@ -20,10 +22,13 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import time
 import types
+from threading import get_ident
 
 from terra import ours
-from terra.frontends import gradient_tape
+from terra.frontends import gradient_tape, outside_calls
+from terra.location import current_step
 from terra.options import Options
 from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
@@ -31,9 +36,13 @@ from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.signatures import standing_in
 from terra.tf import private_names as tfi
-from terra.transform import STEPS, calls_helper, helpers_of, instrument, is_block, is_outlined, is_step, outline, own_nodes, policy, rewrites
+from terra.transform import STEPS, calls_helper, helpers_of, instrument, is_block, is_outlined, is_step, name_called, outline, own_nodes, policy, rewrites
 
 _HARMLESS = frozenset(["staticmethod", "classmethod", "property", "abstractmethod", "override"])
+
+_LOOKS = 2  # calls of a helper that are looked at before any is a step
+_FEWEST, _MOST = 12, 2000  # tensors that a helper makes in a call, for that to be a step
+_LONGEST = 0.1  # seconds that it takes: what takes longer is the program's loop
 
 _calls = [0]  # of functions that are steps
 _preparations = {}  # name of a library's module -> what to do with it when it has been imported
@@ -84,6 +93,43 @@ def step(blocks):
     return decorate
 
 
+def helper(function):
+    """A decorator for a function without a tape: each of its calls outside of any step is a co-executed one, from the third such call on, if the two before have
+    issued operations enough, and contained nothing that is a step of its own."""
+    form = instrument(function)
+    steps, seen = Coexecuted(function, form, Options.make(gradient_tape.defaults)), []
+
+    @functools.wraps(function)
+    @ours.calling
+    def call(*args, **kwargs):
+        active = current_step.active
+        if active is not None:
+            return (form if active.thread == get_ident() else function)(*args, **kwargs)
+        if not all(seen) or not outside_calls.may_begin():
+            return function(*args, **kwargs)
+        try:
+            if len(seen) == _LOOKS:
+                _calls[0] += 1
+                return steps(*args, **kwargs)
+            before, tensors, start = _steps_begun(), tfi.next_tensor_id(), time.perf_counter()
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            tracebacks.clean(error)
+            raise
+        is_one = _steps_begun() == before and _FEWEST <= tfi.next_tensor_id() - tensors <= _MOST and time.perf_counter() - start < _LONGEST
+        _calls[0] += is_one  # so that what calls it is none
+        seen.append(is_one)
+        return result
+
+    made = standing_in(function, call)
+    STEPS[made] = steps
+    return made
+
+
+def _steps_begun():
+    return gradient_tape.begun() + outside_calls.made() + _calls[0]
+
+
 def steps_of(function):
     """Returns the co-executed function behind one with a tape in it; None if `function` is another one."""
     return STEPS.get(function) if type(function) is types.FunctionType else None
@@ -106,7 +152,7 @@ def _imported(name):
 
 def rewrite(tree):
     """Add the decorators to a module's syntax tree, in place. Positions stay the user's."""
-    everything, helpers = any(is_block(node) for node, _ in own_nodes(tree)), helpers_of(tree)
+    everything, helpers, helping = any(is_block(node) for node, _ in own_nodes(tree)), helpers_of(tree), frozenset(_helping(tree))
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef) or not all(map(_harmless, node.decorator_list)):
             continue
@@ -119,6 +165,8 @@ def rewrite(tree):
             source = f"{_imported('step')}({len(blocks)})"
         elif not blocks and not suspends and is_step(node, helpers):
             source = f"{_imported('step')}({sum(calls_helper(n, helpers) for n, _ in own)})"
+        elif node in helping and not blocks and not suspends:
+            source = _imported("helper")
         elif blocks or everything:
             source = _imported("instrumented")
         else:
@@ -130,6 +178,36 @@ def rewrite(tree):
                 part.end_lineno, part.end_col_offset = node.lineno, node.col_offset
         node.decorator_list.append(decorator)
     return tree
+
+
+def _helping(tree):
+    """Lists the functions at a module's top level, and the methods of its classes without a base, that call something, but not, by way of each other,
+    themselves: a decorator's frames would count towards Python's limit of recursion."""
+    found = []
+    for node in tree.body:
+        plain = isinstance(node, ast.ClassDef) and not node.bases and not node.keywords and not node.decorator_list
+        for function in node.body if plain else [node]:
+            if isinstance(function, ast.FunctionDef) and function.name != "__init__" and not any(map(_is_property, function.decorator_list)):
+                found.append((function, {name_called(part) for part, _ in own_nodes(function)} - {None}))
+    called = {}
+    for function, names in found:
+        called.setdefault(function.name, set()).update(names)
+    return [function for function, names in found if names and function.name not in _reached(names, called)]
+
+
+def _reached(names, called):
+    """Returns the names that are called by functions of these names, and so on."""
+    reached, todo = set(), list(names)
+    while todo:
+        name = todo.pop()
+        if name not in reached:
+            reached.add(name)
+            todo += called.get(name, ())
+    return reached
+
+
+def _is_property(decorator):
+    return getattr(decorator, "id", None) not in ("staticmethod", "classmethod")
 
 
 def _harmless(decorator):

@@ -96,6 +96,23 @@ def a_validation_loop():
     return found
 
 
+@made("Mean.__call__", "SparseCategoricalAccuracy.__call__", "SparseCategoricalAccuracy.result", "Own.__call__")
+def metrics_that_are_called_and_asked():
+    class Own(keras.metrics.Mean):
+        def result(self):
+            return super().result() * 2
+
+    mean, accuracy, own, found = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy(), Own(), []
+    for k in range(24):
+        found += [mean(float(k)), mean(tf.constant([k, 1.0])), accuracy(np.arange(4) % 3, rows(k)), own(float(k))]
+        if k % 4 == 3:
+            found += [mean.result(), float(accuracy.result()), accuracy.result(), own.result().numpy()]
+        if k % 8 == 7:
+            mean.reset_state()
+            accuracy.reset_state()
+    return found, mean.variables, accuracy.variables, own.variables
+
+
 @made("Sequential.__call__")
 def of_tf_keras():
     model = dense(tf_keras)

@@ -40,6 +40,14 @@ def prepare():
             _replace(kind, method, getattr(kind, method), _variable_method)
 
 
+def prepare_outside():
+    """Makes further methods, which are parts of a step as others of the framework's are, look for what makes steps of calls outside of any."""
+    for module, name, methods in keras.OUTSIDE_ENTRIES:
+        for kind in _stock_classes(getattr(sys.modules.get(module), name, None)):
+            for method in set(methods) & vars(kind).keys():
+                _replace(kind, method, vars(kind)[method], _outside_only)
+
+
 def _stock_classes(cls):
     """The class, if this Keras has it, and the stock ones under it."""
     found, kinds = set(), [] if cls is None else [cls]
@@ -96,6 +104,15 @@ def _method(function, skips=None, kind=None):
         if takes_data:
             args = view.with_batches(args)
         return view.call(skips, self, *args, **kwargs)
+
+    return method
+
+
+def _outside_only(function):
+    def method(self, *args, **kwargs):
+        if current_step.active is None and outside is not None and getattr(type(self), function.__name__) is method:
+            return outside(function, self, args, kwargs)
+        return function(self, *args, **kwargs)
 
     return method
 
