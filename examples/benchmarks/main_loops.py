@@ -1,4 +1,4 @@
-"""Scripts whose training step stands in their main loop, in no function: `python`, `python -m terra run`, and the same step moved into a function under `tf.function`.
+"""Scripts whose step stands in their main loop, in no function: `python`, `python -m terra run`, and the same step moved into a function under `tf.function`.
 
     python -m examples.benchmarks.main_loops [PROGRAM ...] [--steps N] [--rounds N]
 
@@ -50,11 +50,27 @@ with tf.GradientTape() as g_tape:
     g_loss = bce(tf.ones_like(fake), fake)
 g_optimizer.apply_gradients(zip(g_tape.gradient(g_loss, generator.trainable_variables), generator.trainable_variables))
 """
-PROGRAMS = {
-    "mlp": ("""
+MLP = """
 model = keras.Sequential([layers.Dense(256, "relu"), layers.Dense(256, "relu"), layers.Dense(10)])
 inputs = rng.standard_normal((16, 64, 64)).astype("float32")
-""", CLASSIFIER),
+"""
+VALIDATION = """
+logits = model(x, training=False)
+loss = loss_fn(y, logits)
+metric.update_state(y, logits)
+"""
+PROGRAMS = {
+    "mlp": (MLP, CLASSIFIER),
+    "validation": (MLP, VALIDATION),
+    "target network": (MLP + """
+target = keras.models.clone_model(model)
+model.build((64, 64))
+target.build((64, 64))
+
+def soft_update(rate):
+    for slow, fast in zip(target.variables, model.variables):
+        slow.assign(rate * fast + (1 - rate) * slow)
+""", CLASSIFIER + "soft_update(0.01)\n"),
     "cnn": ("""
 model = keras.Sequential([layers.Conv2D(16, 3, activation="relu"), layers.MaxPooling2D(), layers.Conv2D(32, 3, activation="relu"), layers.Flatten(), layers.Dense(10)])
 inputs = rng.standard_normal((16, 64, 16, 16, 1)).astype("float32")

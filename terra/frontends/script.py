@@ -71,7 +71,7 @@ def step(blocks):
         @ours.calling
         def call(*args, **kwargs):
             if not tfi.tf.executing_eagerly():
-                return function(*args, **kwargs)  # part of somebody's graph
+                return steps.for_graph()(*args, **kwargs)  # part of somebody's graph
             try:
                 if seen and seen[0]:
                     _calls[0] += 1
@@ -103,6 +103,8 @@ def helper(function):
     @ours.calling
     def call(*args, **kwargs):
         active = current_step.active
+        if not tfi.tf.executing_eagerly():
+            return steps.for_graph()(*args, **kwargs)
         if active is not None:
             return (form if active.thread == get_ident() else function)(*args, **kwargs)
         if not all(seen) or not outside_calls.may_begin():

@@ -179,6 +179,16 @@ def weights_that_are_set_between_calls():
 
 
 @made("Net.__call__")
+def arrays_that_are_written_to_behind_the_call():
+    model, x, found = Net(), rows(0), []
+    for k in range(16):
+        y = model(x)
+        x[:, 1] = k
+        found.append(y)
+    return found
+
+
+@made("Net.__call__")
 def errors():
     model, found = Net(), []
     for k in range(14):

@@ -156,7 +156,7 @@ class Coexecuted(AsWritten):
         if not known and not tfi.executing_eagerly():
             self.warn_once("is traced into a graph by its caller, where nothing is co-executed; with Keras, compile the model with run_eagerly=True "
                             "(or use terra.compile).")
-            return self._for_graph()(*args, **kwargs)  # part of somebody's graph
+            return self.for_graph()(*args, **kwargs)  # part of somebody's graph
         if (not known and self._runs_in_replica()) or not current_step.lock.acquire(timeout=interception.LONGEST_WAIT):
             self._stats.steps += 1
             self._stats.imperative_steps += 1
@@ -292,9 +292,9 @@ class Coexecuted(AsWritten):
 
     def _as_part(self, look=True):
         """Returns the function that is called where another step, or an imperative one, or a graph that either makes, calls this one."""
-        return self.current(look) if tfi.executing_eagerly() else self._for_graph()
+        return self.current(look) if tfi.executing_eagerly() else self.for_graph()
 
-    def _for_graph(self):
+    def for_graph(self):
         """Returns the function that is called while a graph is made: AutoGraph's form of the function, if AutoGraph has converted what calls this one."""
         return scopes.converted(self.__wrapped__) if scopes.is_autographs(frames.around_ours(sys._getframe(1))) else self.__wrapped__
 
