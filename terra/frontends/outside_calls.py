@@ -19,7 +19,9 @@ from terra.runtime.fast_forward.sites import framework_calls
 from terra.runtime.interpreter import frames
 from terra.tf import private_names as tfi
 
-_steps = weakref.WeakKeyDictionary()  # class -> {method: what its objects' steps are made of}
+_ENOUGH = 40  # steps of an object that are worth its graph
+
+_steps = weakref.WeakKeyDictionary()  # class -> {method: _Steps of its objects}
 _made = [0]  # steps
 
 
@@ -63,8 +65,11 @@ def _make(function, called, args, kwargs):
     if (framework_objects.is_stock_layer(kind) or not may_begin() or not frames.is_users(frames.around_ours(sys._getframe(2)))
             or _is_symbolic(args) or _is_symbolic(kwargs.values())):
         return function(called, *args, **kwargs)
+    steps = _steps_of(kind, function.__name__)
+    if not steps.begin(called):
+        return function(called, *args, **kwargs)
     _made[0] += 1
-    return _steps_of(kind, function.__name__).__get__(called, kind)(*args, **kwargs)
+    return steps.coexecuted.__get__(called, kind)(*args, **kwargs)
 
 
 def _is_symbolic(values):
@@ -75,8 +80,31 @@ def _is_symbolic(values):
 def _steps_of(kind, method):
     of_kind = _steps.setdefault(kind, {})
     if method not in of_kind:
+        of_kind[method] = _Steps(kind, method)
+    return of_kind[method]
+
+
+class _Steps:
+    """The steps of one method of the objects of a class. Each object has a graph of its own, so those that are made anew all the time are left alone."""
+
+    def __init__(self, kind, method):
         form = _FORMS[method]
         named = types.FunctionType(form.__code__, form.__globals__, form.__name__)
         named.__qualname__ = f"{kind.__name__}.{method}"
-        of_kind[method] = coexecute(named, **gradient_tape.defaults)
-    return of_kind[method]
+        self.coexecuted = coexecute(named, **gradient_tape.defaults)
+        self._calls = {}  # id of an object -> how often it was called
+        self._first = 0  # the first call of an object that is a step
+
+    def begin(self, called):
+        """Returns whether a call of an object is to be a step, and counts it."""
+        key = id(called)
+        calls = self._calls.get(key, 0)
+        if not calls:
+            weakref.finalize(called, self._depart, key).atexit = False
+        self._calls[key] = calls + 1
+        return calls >= self._first
+
+    def _depart(self, key):
+        calls = self._calls.pop(key)
+        if self._first <= calls < self._first + _ENOUGH:
+            self._first = 2 * calls

@@ -45,7 +45,11 @@ def left(f):
 
 
 def steps_of(name):
-    return sum(steps.stats().coexecuted_steps for of_kind in list(outside_calls._steps.values()) for steps in of_kind.values() if steps.__qualname__ == name)
+    return sum(steps.stats().coexecuted_steps for steps in all_steps() if steps.__qualname__ == name)
+
+
+def all_steps():
+    return [steps.coexecuted for of_kind in list(outside_calls._steps.values()) for steps in of_kind.values()]
 
 
 def rows(k, n=4, columns=3):
@@ -352,7 +356,7 @@ def test_what_is_no_step(f, begin):
     outside_calls._steps.clear()
     assert list(harness.differences(expected, values(f), EXACT)) == []
     gc.collect()  # the steps of models that are gone are counted when their functions are
-    assert sum(steps.stats().steps for of_kind in list(outside_calls._steps.values()) for steps in of_kind.values()) <= 1  # that which builds a model
+    assert sum(steps.stats().steps for steps in all_steps()) <= 1  # that which builds a model
 
 
 def test_only_where_it_was_asked_for(begin):
@@ -364,6 +368,24 @@ def test_only_where_it_was_asked_for(begin):
     with terra.set_stance("imperative"):
         model(rows(0))
     assert steps_of("Net.__call__") == 0
+
+
+def test_objects_that_are_made_anew_all_the_time_are_left_alone(begin):
+    begin()
+
+    def epoch(metric, steps):
+        for k in range(steps):
+            metric.update_state(float(k))
+        return float(metric.result())
+
+    for _ in range(20):
+        assert epoch(keras.metrics.Mean(), 5) == 2.0
+        gc.collect()
+    (update,) = [steps for steps in all_steps() if steps.__qualname__ == "Mean.update_state"]
+    assert update.stats().steps == 5  # of the first one
+    lasting = keras.metrics.Mean()
+    epoch(lasting, 60)
+    assert update.stats().coexecuted_steps > 20
 
 
 def test_models_are_dropped_copied_and_saved_as_others(begin, tmp_path):
