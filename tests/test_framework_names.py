@@ -49,7 +49,7 @@ def test_modules_exist(module):
 
 
 CLASSES = [
-    *keras.ENTRIES, *((module, name, keras.LOOP_FUNCTIONS) for module, name in keras.TRAINERS.items()),
+    *keras.ENTRIES, *keras.OUTSIDE_ENTRIES, *((module, name, keras.LOOP_FUNCTIONS) for module, name in keras.TRAINERS.items()),
     (keras.CALLBACKS, "CallbackList", keras.LISTENERS), ("keras.src.callbacks.callback", "Callback", sum(keras.LISTENERS.values(), ())),
     (keras.ARRAY_ADAPTERS, keras.ARRAY_ADAPTER, ("get_tf_dataset",)), (keras.TENSORFLOW_TRAINER, keras.EPOCH_ITERATOR, ()),
     (keras.LOSS_SCALING, "LossScaleOptimizer", ("check_finite", "_stateful_handle_finite_grads")),

@@ -42,7 +42,7 @@ ENTRIES = (
     ("tf_keras.src.engine.base_layer", "Layer", ("__call__",)),
     ("tf_keras.src.losses", "Loss", ("__call__",)),
     ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)))
-# Methods besides these by which it does so outside of steps.
+# Further methods by which the program's code calls the framework outside of steps.
 OUTSIDE_ENTRIES = (("keras.src.metrics.metric", "Metric", ("__call__", "result")),)
 # Classes whose methods make the functions of a batch, by module.
 TRAINERS = {TENSORFLOW_TRAINER: "TensorFlowTrainer", "tf_keras.src.engine.training": "Model"}

@@ -49,7 +49,7 @@ def install(module=None):
 
 def may_begin():
     """Returns whether a step may begin on this thread, where none is under way: nothing records, and nothing is to be left alone."""
-    return not current_step.left_alone.depth and tfi.tf.executing_eagerly() and tfi.tape_set_is_empty() and (
+    return not current_step.left_alone.depth and tfi.executing_eagerly() and tfi.tape_set_is_empty() and (
         type(threading.current_thread()) is not threading._DummyThread)  # of TensorFlow's: a graph may be waiting for it
 
 
@@ -61,11 +61,12 @@ def made():
 @ours.calling
 def _make(function, called, args, kwargs):
     """A call of the framework's method `function`, outside of any step."""
-    kind = type(called)
-    if (framework_objects.is_stock_layer(kind) or not may_begin() or not frames.is_users(frames.around_ours(sys._getframe(2)))
+    kind, name = type(called), function.__name__
+    if (framework_objects.original(getattr(kind, name)) is not function  # a method of the program's own has called the framework's
+            or framework_objects.is_stock_layer(kind) or not may_begin() or not frames.is_users(frames.around_ours(sys._getframe(2)))
             or _is_symbolic(args) or _is_symbolic(kwargs.values())):
         return function(called, *args, **kwargs)
-    steps = _steps_of(kind, function.__name__)
+    steps = _steps_of(kind, name)
     if not steps.begin(called):
         return function(called, *args, **kwargs)
     _made[0] += 1

@@ -97,17 +97,17 @@ def helper(function):
     """A decorator for a function without a tape: each of its calls outside of any step is a co-executed one, from the third such call on, if the two before have
     issued operations enough, and contained nothing that is a step of its own."""
     form = instrument(function)
-    steps, seen = Coexecuted(function, form, Options.make(gradient_tape.defaults)), []
+    steps, seen, left_out = Coexecuted(function, form, Options.make(gradient_tape.defaults)), [], []
 
     @functools.wraps(function)
     @ours.calling
     def call(*args, **kwargs):
         active = current_step.active
-        if not tfi.tf.executing_eagerly():
+        if not tfi.executing_eagerly():
             return steps.for_graph()(*args, **kwargs)
         if active is not None:
             return (form if active.thread == get_ident() else function)(*args, **kwargs)
-        if not all(seen) or not outside_calls.may_begin():
+        if left_out or not outside_calls.may_begin():
             return function(*args, **kwargs)
         try:
             if len(seen) == _LOOKS:
@@ -118,9 +118,10 @@ def helper(function):
         except BaseException as error:
             tracebacks.clean(error)
             raise
-        is_one = _steps_begun() == before and _FEWEST <= tfi.next_tensor_id() - tensors <= _MOST and time.perf_counter() - start < _LONGEST
+        is_short = not seen or time.perf_counter() - start < _LONGEST  # the first call may well be what loads kernels
+        is_one = is_short and _steps_begun() == before and _FEWEST <= tfi.next_tensor_id() - tensors <= _MOST
         _calls[0] += is_one  # so that what calls it is none
-        seen.append(is_one)
+        (seen if is_one else left_out).append(True)
         return result
 
     made = standing_in(function, call)

@@ -117,6 +117,30 @@ def metrics_that_are_called_and_asked():
     return found, mean.variables, accuracy.variables, own.variables
 
 
+@left
+def methods_of_the_programs_own_that_call_the_frameworks():
+    class Counting(keras.metrics.Mean):
+        updates = results = calls = 0
+
+        def update_state(self, values):
+            self.updates += 1
+            super().update_state(values)
+
+        def result(self):
+            self.results += 1
+            return super().result()
+
+        def __call__(self, values):
+            self.calls += 1
+            return super().__call__(values)
+
+    metric, found = Counting(), []
+    for k in range(16):
+        metric.update_state(float(k))
+        found += [metric(float(k)), metric.result()]
+    return found, metric.updates, metric.results, metric.calls
+
+
 @made("Sequential.__call__")
 def of_tf_keras():
     model = dense(tf_keras)

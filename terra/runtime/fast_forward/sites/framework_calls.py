@@ -110,7 +110,7 @@ def _method(function, skips=None, kind=None):
 
 def _outside_only(function):
     def method(self, *args, **kwargs):
-        if current_step.active is None and outside is not None and getattr(type(self), function.__name__) is method:
+        if current_step.active is None and outside is not None:
             return outside(function, self, args, kwargs)
         return function(self, *args, **kwargs)
 
@@ -126,7 +126,7 @@ def _callable(function):
     @ours.calling
     def __call__(self, *args, **kwargs):
         view = current_step.active
-        if view is None and outside is not None and type(self).__call__ is __call__:
+        if view is None and outside is not None:
             return outside(function, self, args, kwargs)
         if view is None or type(self).__call__ is not __call__:  # the user's own `__call__` has called this one
             return function(self, *args, **kwargs)
