@@ -85,14 +85,10 @@ def _steps_of(kind, method):
     return of_kind[method]
 
 
-class _Steps:
-    """The steps of one method of the objects of a class. Each object has a graph of its own, so those that are made anew all the time are left alone."""
+class Lasting:
+    """Which calls of objects may be steps. Each object has a graph of its own, so those that are made anew all the time are left alone."""
 
-    def __init__(self, kind, method):
-        form = _FORMS[method]
-        named = types.FunctionType(form.__code__, form.__globals__, form.__name__)
-        named.__qualname__ = f"{kind.__name__}.{method}"
-        self.coexecuted = coexecute(named, **gradient_tape.defaults)
+    def __init__(self):
         self._calls = {}  # id of an object -> how often it was called
         self._first = 0  # the first call of an object that is a step
 
@@ -109,3 +105,14 @@ class _Steps:
         calls = self._calls.pop(key)
         if self._first <= calls < self._first + _ENOUGH:
             self._first = 2 * calls
+
+
+class _Steps(Lasting):
+    """The steps of one method of the objects of a class."""
+
+    def __init__(self, kind, method):
+        super().__init__()
+        form = _FORMS[method]
+        named = types.FunctionType(form.__code__, form.__globals__, form.__name__)
+        named.__qualname__ = f"{kind.__name__}.{method}"
+        self.coexecuted = coexecute(named, **gradient_tape.defaults)

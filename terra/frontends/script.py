@@ -8,7 +8,7 @@ trees of the user's modules that mention a tape get one more decorator on some o
                     its own blocks, as a function that trains a whole model does; also on one that calls such a function, which gives it gradients, and updates
     `block`         on functions that were made of a block in a loop, and what follows it, by `terra.transform.rewriting.outline`: each call is a step
     `instrumented`  on other functions with a block, and, in a module with a block at its top level, on all
-    `helper`        on other functions at a module's top level, and methods of its classes without a base: outside of any step, one that has turned out
+    `helper`        on other functions at a module's top level (`helping_method` on methods of its classes without a base): outside of any step, one that has turned out
                     to issue operations enough is a step, as what updates a target network or computes an accuracy
 
 Functions that these call are instrumented when they are called. A function with a decorator that is not known to be harmless is left alone.
@@ -96,6 +96,15 @@ def step(blocks):
 def helper(function):
     """A decorator for a function without a tape: each of its calls outside of any step is a co-executed one, from the third such call on, if the two before have
     issued operations enough, and contained nothing that is a step of its own."""
+    return _helper(function, None)
+
+
+def helping_method(function):
+    """A decorator for a method without a tape: as `helper`, and each instance has steps of its own."""
+    return _helper(function, outside_calls.Lasting())
+
+
+def _helper(function, lasting):
     form = instrument(function)
     steps, seen, left_out = Coexecuted(function, form, Options.make(gradient_tape.defaults)), [], []
 
@@ -111,8 +120,13 @@ def helper(function):
             return function(*args, **kwargs)
         try:
             if len(seen) == _LOOKS:
+                if lasting is None:
+                    _calls[0] += 1
+                    return steps(*args, **kwargs)
+                if not args or not _may_last(args[0]) or not lasting.begin(args[0]):
+                    return function(*args, **kwargs)
                 _calls[0] += 1
-                return steps(*args, **kwargs)
+                return steps.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
             before, tensors, start = _steps_begun(), tfi.next_tensor_id(), time.perf_counter()
             result = function(*args, **kwargs)
         except BaseException as error:
@@ -127,6 +141,11 @@ def helper(function):
     made = standing_in(function, call)
     STEPS[made] = steps
     return made
+
+
+def _may_last(instance):
+    """Returns whether an instance can have steps that live as long as it does."""
+    return type(getattr(instance, "__dict__", None)) is dict and hasattr(type(instance), "__weakref__")
 
 
 def _steps_begun():
@@ -155,7 +174,7 @@ def _imported(name):
 
 def rewrite(tree):
     """Add the decorators to a module's syntax tree, in place. Positions stay the user's."""
-    everything, helpers, helping = any(is_block(node) for node, _ in own_nodes(tree)), helpers_of(tree), frozenset(_helping(tree))
+    everything, helpers, helping = any(is_block(node) for node, _ in own_nodes(tree)), helpers_of(tree), _helping(tree)
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef) or not all(map(_harmless, node.decorator_list)):
             continue
@@ -169,7 +188,7 @@ def rewrite(tree):
         elif not blocks and not suspends and is_step(node, helpers):
             source = f"{_imported('step')}({sum(calls_helper(n, helpers) for n, _ in own)})"
         elif node in helping and not blocks and not suspends:
-            source = _imported("helper")
+            source = _imported("helping_method" if helping[node] else "helper")
         elif blocks or everything:
             source = _imported("instrumented")
         else:
@@ -184,18 +203,18 @@ def rewrite(tree):
 
 
 def _helping(tree):
-    """Lists the functions at a module's top level, and the methods of its classes without a base, that call something, but not, by way of each other,
-    themselves: a decorator's frames would count towards Python's limit of recursion."""
+    """Returns {function: whether it is a method of instances} for the functions at a module's top level, and those of its classes without a base, that call
+    something, but not, by way of each other, themselves: a decorator's frames would count towards Python's limit of recursion."""
     found = []
     for node in tree.body:
         plain = isinstance(node, ast.ClassDef) and not node.bases and not node.keywords and not node.decorator_list
         for function in node.body if plain else [node]:
             if isinstance(function, ast.FunctionDef) and function.name != "__init__" and not any(map(_is_property, function.decorator_list)):
-                found.append((function, {name_called(part) for part, _ in own_nodes(function)} - {None}))
+                found.append((function, plain and not function.decorator_list, {name_called(part) for part, _ in own_nodes(function)} - {None}))
     called = {}
-    for function, names in found:
+    for function, _, names in found:
         called.setdefault(function.name, set()).update(names)
-    return [function for function, names in found if names and function.name not in _reached(names, called)]
+    return {function: is_method for function, is_method, names in found if names and function.name not in _reached(names, called)}
 
 
 def _reached(names, called):

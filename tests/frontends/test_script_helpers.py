@@ -63,11 +63,19 @@ class Agent:
             return int(tf.argmax(p, 1)[0])
         return int(np.random.randint(2))
 
-agent = Agent()
-for k in range(40):
-    print(agent.act(rows(k), greedy=k % 3 == 0), agent.count)
-    agent.weight.assign_add(tf.ones([3, 2]) * 0.01)
-print(agent.seen)
+import gc
+import weakref
+
+for rounds in (40, 30, 6, 6, 6):
+    agent = Agent()
+    for k in range(rounds):
+        print(agent.act(rows(k), greedy=k % 3 == 0), agent.count)
+        agent.weight.assign_add(tf.ones([3, 2]) * 0.01)
+    print(agent.seen)
+    gone = weakref.ref(agent)
+    del agent
+    gc.collect()
+    print(gone() is None)
 '''
 STEPS["errors_and_static_methods", "Tools.check"] = TRAINING + '''
 class Tools:
