@@ -104,29 +104,47 @@ def helping_method(function):
     return _helper(function, outside_calls.Lasting())
 
 
+class _Helper:
+    """The forms of a helper: each is made when it is first needed, as most functions of a program never are one."""
+
+    def __init__(self, function):
+        self.__wrapped__ = function
+
+    @functools.cached_property
+    def form(self):
+        return instrument(self.__wrapped__)
+
+    @functools.cached_property
+    def steps(self):
+        return Coexecuted(self.__wrapped__, self.form, Options.make(gradient_tape.defaults))
+
+    def within(self, step):
+        """Returns the function that is called as a part of another `step`."""
+        return self.steps.within(step)
+
+
 def _helper(function, lasting):
-    form = instrument(function)
-    steps, seen, left_out = Coexecuted(function, form, Options.make(gradient_tape.defaults)), [], []
+    forms, seen, left_out = _Helper(function), [], []
 
     @functools.wraps(function)
     @ours.calling
     def call(*args, **kwargs):
         active = current_step.active
         if not tfi.executing_eagerly():
-            return steps.for_graph()(*args, **kwargs)
+            return forms.steps.for_graph()(*args, **kwargs)
         if active is not None:
-            return (form if active.thread == get_ident() else function)(*args, **kwargs)
+            return (forms.form if active.thread == get_ident() else function)(*args, **kwargs)
         if left_out or not outside_calls.may_begin():
             return function(*args, **kwargs)
         try:
             if len(seen) == _LOOKS:
                 if lasting is None:
                     _calls[0] += 1
-                    return steps(*args, **kwargs)
+                    return forms.steps(*args, **kwargs)
                 if not args or not _may_last(args[0]) or not lasting.begin(args[0]):
                     return function(*args, **kwargs)
                 _calls[0] += 1
-                return steps.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
+                return forms.steps.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
             before, tensors, start = _steps_begun(), tfi.next_tensor_id(), time.perf_counter()
             result = function(*args, **kwargs)
         except BaseException as error:
@@ -139,7 +157,7 @@ def _helper(function, lasting):
         return result
 
     made = standing_in(function, call)
-    STEPS[made] = steps
+    STEPS[made] = forms
     return made
 
 
@@ -153,8 +171,9 @@ def _steps_begun():
 
 
 def steps_of(function):
-    """Returns the co-executed function behind one with a tape in it; None if `function` is another one."""
-    return STEPS.get(function) if type(function) is types.FunctionType else None
+    """Returns the co-executed function behind one with a tape in it, or a helper; None if `function` is another one."""
+    found = STEPS.get(function) if type(function) is types.FunctionType else None
+    return found.steps if type(found) is _Helper else found
 
 
 def block(function):

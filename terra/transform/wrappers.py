@@ -13,7 +13,7 @@ from types import CellType, FunctionType
 __all__ = ["CACHED", "STEPS", "around", "exchange_code", "is_wrapper", "restore"]
 
 CACHED = type(functools.lru_cache(lambda: None))
-STEPS = weakref.WeakKeyDictionary()  # what stands in for a function of the program's that is a step -> the co-executed function
+STEPS = weakref.WeakKeyDictionary()  # what stands in for a function of the program's that is, or may be, a step -> what has that as its `__wrapped__`, and gives its form `within` a step
 _exchanged = {}  # id(function) -> (weak reference to it, its own code, that of its form)
 
 

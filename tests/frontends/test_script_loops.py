@@ -278,7 +278,7 @@ def test_loops(name, options, interpreters, tmp_path):
     plain, ours, found = under_both(interpreters, path, *options)
     assert plain.returncode == 0 and ours.returncode == 0, plain.stderr + ours.stderr
     assert ours.stdout == plain.stdout and len(plain.stdout) > 20
-    (title, row), = found.items()
+    (title, row), = [item for item in found.items() if not re.fullmatch(r"\w+\.(__call__|result|update_state)", item[0])]  # calls outside of it are steps, too
     assert re.fullmatch(rf"the block at {name}.py:\d+", title)
     assert int(row["co-executed"]) >= 20 and int(row["skipped"]) >= (0 if options else SKIPPED[name]), ours.stderr
 
