@@ -53,6 +53,7 @@ def _sizes():
     return lines, functions, classes
 
 
+@pytest.mark.all_variants
 @pytest.mark.parametrize("kind, most, known", [(0, LINES, MODULES), (1, FUNCTION, FUNCTIONS), (2, BASES, CLASSES)], ids=["lines of modules", "lines of functions", "bases of classes"])
 def test_sizes(kind, most, known):
     too_large = {name: size for name, size in _sizes()[kind].items() if size > most}

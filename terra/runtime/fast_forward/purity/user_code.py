@@ -51,7 +51,6 @@ def observe(runner, users, covered, inputs, call, states=()):
     runner.step.shown = ShownArrays(dynamic, shown)
     replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
     called, arguments, defaults, warned, wanted = {}, [], set(), [], []
-
     held, looked_at = {key: state.value() for key, state in states.items()}, set()
 
     def is_known(found):
