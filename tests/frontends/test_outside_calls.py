@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 import terra
+from terra.frameworks import framework_objects
 from terra.frontends import gradient_tape, outside_calls
 from terra.runtime.fast_forward.sites import framework_calls
 from tests import harness
@@ -392,6 +393,14 @@ def test_only_where_it_was_asked_for(begin):
     with terra.set_stance("imperative"):
         model(rows(0))
     assert steps_of("Net.__call__") == 0
+
+
+def test_methods_are_replaced_once(begin):
+    begin()
+    begin()  # as where both Keras 3 and tf_keras are imported
+    for method in (keras.metrics.Metric.__call__, keras.metrics.Mean.result, keras.layers.Layer.__call__, keras.metrics.Mean.update_state):
+        assert framework_objects.original(method) is not method
+        assert not hasattr(framework_objects.original(method), "terra_stands_for")
 
 
 def test_objects_that_are_made_anew_all_the_time_are_left_alone(begin):

@@ -19,21 +19,14 @@ from terra.runtime.fast_forward.sites import fast_calls, skipping
 from terra.runtime.interpreter import frames
 from terra.tf import private_names as tfi
 
-_waiting = [*keras.ENTRIES]  # for their modules to be imported
+_waiting, _waiting_outside = [*keras.ENTRIES], [*keras.OUTSIDE_ENTRIES]  # for their modules to be imported
 _variables = [tfi.ResourceVariable]  # until they are prepared
 outside = None  # if calls outside of any step may be steps of their own: what makes them, given the method, the object and the arguments
 
 
 def prepare():
     """Makes the framework's methods look for a step from now on."""
-    for entry in [entry for entry in _waiting if entry[0] in sys.modules]:
-        _waiting.remove(entry)
-        module, name, methods = entry
-        for kind in _stock_classes(getattr(sys.modules[module], name, None)):
-            for method in methods:
-                function = vars(kind).get(method)
-                if function is not None:
-                    _replace(kind, method, function, _callable if method == "__call__" else _method)
+    _replace_methods(_waiting, lambda method: _callable if method == "__call__" else _method)
     if _variables:
         kind = _variables.pop()
         for method in fast_calls.VARIABLE_METHODS:  # which it inherits, as others do
@@ -42,10 +35,19 @@ def prepare():
 
 def prepare_outside():
     """Makes further methods, which are parts of a step as others of the framework's are, look for what makes steps of calls outside of any."""
-    for module, name, methods in keras.OUTSIDE_ENTRIES:
-        for kind in _stock_classes(getattr(sys.modules.get(module), name, None)):
-            for method in set(methods) & vars(kind).keys():
-                _replace(kind, method, vars(kind)[method], _outside_only)
+    _replace_methods(_waiting_outside, lambda method: _outside_only)
+
+
+def _replace_methods(waiting, maker):
+    """Replace the methods of those entries whose modules are imported by now, each once; `maker(name)` gives what makes the new one of a method."""
+    for entry in [entry for entry in waiting if entry[0] in sys.modules]:
+        waiting.remove(entry)
+        module, name, methods = entry
+        for kind in _stock_classes(getattr(sys.modules[module], name, None)):
+            for method in methods:
+                function = vars(kind).get(method)
+                if function is not None:
+                    _replace(kind, method, function, maker(method))
 
 
 def _stock_classes(cls):
