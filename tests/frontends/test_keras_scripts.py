@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from terra.frameworks import keras as names
 from terra.frontends import array_batches, keras_support
+from terra.runtime.fast_forward.sites import framework_calls
 from terra.runtime.step_function import registry
 from tests import harness
 from tests.frontends.test_keras_fit import EXACT, KERAS, SCENARIOS, Eager
@@ -18,6 +19,7 @@ from tests.frontends.test_keras_fit import EXACT, KERAS, SCENARIOS, Eager
 def prepared(monkeypatch):
     """What `python -m terra run` does to Keras."""
     monkeypatch.setattr(array_batches, "_concerned", [])
+    monkeypatch.setattr(framework_calls, "outside", None)
     for name, prepare in keras_support.preparations({"wait_for_graph": True}).items():
         module = sys.modules[name]
         if name not in names.TRAINERS:

@@ -5,6 +5,7 @@ import types
 import weakref
 
 from terra.options import Stats
+from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function import attached
 from terra.runtime.step_function.registry import snapshot
 
@@ -82,7 +83,11 @@ class BoundStep:
         self.__wrapped__ = types.MethodType(function.__wrapped__, instance)
 
     def __call__(self, *args, **kwargs):
-        return self._function(self.__self__, *args, **kwargs)
+        try:
+            return self._function(self.__self__, *args, **kwargs)
+        except BaseException as error:
+            tracebacks.clean(error)
+            raise
 
     def within(self, step):
         """Returns the method that is called as a part of another `step`."""

@@ -16,7 +16,7 @@ from terra import ours
 from terra.frameworks import keras, framework_objects
 from terra.location import current_step, location
 from terra.runtime.fast_forward.sites import fast_calls, skipping
-from terra.runtime.interpreter import frames
+from terra.runtime.interpreter import frames, tracebacks
 from terra.tf import private_names as tfi
 
 _waiting, _waiting_outside = [*keras.ENTRIES], [*keras.OUTSIDE_ENTRIES]  # for their modules to be imported
@@ -94,27 +94,35 @@ def _method(function, skips=None, kind=None):
     takes_data = function.__name__ == "update_state"
 
     def method(self, *args, **kwargs):
-        view = current_step.active
-        if view is None and takes_data and outside is not None:
-            return outside(function, self, args, kwargs)
-        if view is None or (kind is not None and type(self) is not kind):
-            return function(self, *args, **kwargs)
-        if view.enters is not None and view.enters is not self and view.thread == get_ident():
-            return _part(view, skips, self, *args, **kwargs)
-        if not _calls(view):
-            return function(self, *args, **kwargs)
-        if takes_data:
-            args = view.with_batches(args)
-        return view.call(skips, self, *args, **kwargs)
+        try:
+            view = current_step.active
+            if view is None and takes_data and outside is not None:
+                return outside(function, self, args, kwargs)
+            if view is None or (kind is not None and type(self) is not kind):
+                return function(self, *args, **kwargs)
+            if view.enters is not None and view.enters is not self and view.thread == get_ident():
+                return _part(view, skips, self, *args, **kwargs)
+            if not _calls(view):
+                return function(self, *args, **kwargs)
+            if takes_data:
+                args = view.with_batches(args)
+            return view.call(skips, self, *args, **kwargs)
+        except BaseException as error:
+            tracebacks.clean(error)
+            raise
 
     return method
 
 
 def _outside_only(function):
     def method(self, *args, **kwargs):
-        if current_step.active is None and outside is not None:
-            return outside(function, self, args, kwargs)
-        return function(self, *args, **kwargs)
+        try:
+            if current_step.active is None and outside is not None:
+                return outside(function, self, args, kwargs)
+            return function(self, *args, **kwargs)
+        except BaseException as error:
+            tracebacks.clean(error)
+            raise
 
     return method
 
@@ -127,17 +135,21 @@ def _callable(function):
     """How a layer, model or loss is called."""
     @ours.calling
     def __call__(self, *args, **kwargs):
-        view = current_step.active
-        if view is None and outside is not None:
-            return outside(function, self, args, kwargs)
-        if view is None or type(self).__call__ is not __call__:  # the user's own `__call__` has called this one
-            return function(self, *args, **kwargs)
-        if view.enters is not None and view.enters is not self and view.thread == get_ident():
-            return _part(view, location.call_here, self, args, kwargs)
-        if not _calls(view):
-            return function(self, *args, **kwargs)
-        if framework_objects.is_stock_object(self):
-            args = view.with_batches(args)
-        return view.call(location.call_here, self, args, kwargs)
+        try:
+            view = current_step.active
+            if view is None and outside is not None:
+                return outside(function, self, args, kwargs)
+            if view is None or type(self).__call__ is not __call__:  # the user's own `__call__` has called this one
+                return function(self, *args, **kwargs)
+            if view.enters is not None and view.enters is not self and view.thread == get_ident():
+                return _part(view, location.call_here, self, args, kwargs)
+            if not _calls(view):
+                return function(self, *args, **kwargs)
+            if framework_objects.is_stock_object(self):
+                args = view.with_batches(args)
+            return view.call(location.call_here, self, args, kwargs)
+        except BaseException as error:
+            tracebacks.clean(error)
+            raise
 
     return __call__
