@@ -139,3 +139,11 @@ def pytest_runtest_call(item):
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.fixture
+def uncut(monkeypatch):
+    """Steps keep their last statements, whatever these do."""
+    from terra.runtime.step_function.tuning import tails
+
+    monkeypatch.setattr(tails.Tails, "look_at", lambda *_: None)

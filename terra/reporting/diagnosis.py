@@ -83,6 +83,8 @@ class Diagnosis:
                 return f"its first graph is being built; {stats.steps} steps so far"
             return f"{stats.tracing_steps} of {stats.steps} steps were looked at, {stats.imperative_steps} left alone"
         counted = f"{stats.coexecuted_steps} of {stats.steps} steps" + (f", {stats.whole_steps} of them without running its Python" if stats.whole_steps else ", and its Python runs in each")
+        if facts.tail is not None:
+            counted += f"; {facts.tail} and what follows runs as Python, behind the step"
         if facts.first is None:
             return f"co-executed: {counted}"
         if facts.last_other is None or facts.last_other < facts.first:

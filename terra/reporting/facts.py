@@ -59,6 +59,12 @@ class Facts:
             return None
         return places.brief(code.co_filename, places.definition(code))
 
+    @property
+    def tail(self):
+        """Where the statements begin that run behind the step, `file.py:12`; None if it has none."""
+        tail = self.function.tails.current
+        return None if tail is None else places.brief(tail.file, tail.line)
+
     # -- how fast it is --------------------------------------------------------------------------------------------------------
 
     @property

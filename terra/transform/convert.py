@@ -82,13 +82,23 @@ def _decide(function, forced):
         log.debug("could not instrument %s", function.__qualname__, exc_info=True)
     else:
         only_forced = forced and not policy.is_user_code(function)
-        for inner in codes_within(factory.code):
-            _decisions[id(inner)] = Decision(inner, is_instrumented=True, outer=None if only_forced else factory)
-            _around[id(inner)] = factory
-        _factories[id(factory.code)] = factory
+        keep_factory(factory, None if only_forced else factory)
         return Decision(code, factory=factory, only_forced=only_forced)
     log.debug("%s runs without instrumentation: %s", function.__qualname__, reason)
     return Decision(code, reason=reason)
+
+
+def keep_factory(factory, outer):
+    """Keeps a Factory, whose code is instrumented; `outer`: that of the functions in it, if call sites are to use these."""
+    for inner in codes_within(factory.code):
+        _decisions[id(inner)] = Decision(inner, is_instrumented=True, outer=outer)
+        _around[id(inner)] = factory
+    _factories[id(factory.code)] = factory
+
+
+def factory_of(form):
+    """Returns the Factory that made an instrumented form; None if `form` is none."""
+    return _factories.get(id(form.__code__))
 
 
 def function_form(function, forced=False):

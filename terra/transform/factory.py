@@ -43,6 +43,18 @@ class NothingToDo(Exception):
     """The function has no call, no loop and nothing nested that has: it stays as it is."""
 
 
+def _arguments(code):
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_varnames[:count]
+
+
+def _fits(new, old):
+    """Can `new` take the place of `old`? If the file was edited since it was imported, perhaps not."""
+    return (_arguments(new) == _arguments(old) and (new.co_flags & _KIND_FLAGS) == (old.co_flags & _KIND_FLAGS)
+            and set(new.co_freevars) <= set(old.co_freevars))
+
+
 class Factory:
     """The instrumented form of one code object; makes functions from it.
 
@@ -50,23 +62,23 @@ class Factory:
     """
 
     def __init__(self, function, anyway=False, plain=False):
-        self.original = original = function.__code__
-        self.plain = plain
-        self.sites = []
         node, self._ancestors = source.find(function)
-        self.tree = gast.ast_to_gast(node)
-        qualname = getattr(original, "co_qualname", function.__qualname__)
+        self._make(function, node, plain, self._register, anyway or plain)
+
+    def _make(self, function, node, plain, register, anyway):
+        """Instrument the `ast` node of a function."""
+        self.original = original = function.__code__
+        self.plain, self.sites, self._observed, self.shown = plain, [], None, ()
+        self._qualname = qualname = getattr(original, "co_qualname", function.__qualname__)
         shadowing = function.__globals__, original.co_freevars
-        instrumenter = Instrumenter(self._register, lambda name: any(name in names for names in shadowing), qualname)
+        instrumenter = Instrumenter(register, lambda name: any(name in names for names in shadowing), qualname)
+        self.tree = gast.ast_to_gast(node)
         self.tree = instrumenter.begin(self.tree) if plain else instrumenter.instrument(self.tree)
-        anyway = anyway or plain
         if not (instrumenter.count or instrumenter.changed or anyway):
             raise NothingToDo
         self.tls_name = instrumenter.tls
         self._prefix = instrumenter.prefix
-        self._qualname = qualname
         self.code = self._compile(self.tree)
-        self._observed, self.shown = None, ()
 
     @classmethod
     def within(cls, outer, function):
@@ -79,6 +91,23 @@ class Factory:
         new.tls_name, new._prefix = outer.tls_name, outer._prefix
         new._qualname = getattr(code, "co_qualname", function.__qualname__)
         return new
+
+    @classmethod
+    def of_head(cls, whole, function, node, plain):
+        """That of the first statements of a function, `node`, which keep the locations that they have in the whole one."""
+        new, known = cls.__new__(cls), iter(whole.sites)
+        new._ancestors = whole._ancestors
+
+        def register(*_):
+            new.sites.append(next(known))
+            return new.sites[-1]
+
+        new._make(function, node, plain, register, True)
+        return new
+
+    def code_of_tail(self, node):
+        """Returns the code of the last statements of the function, `node`."""
+        return self._compile(gast.ast_to_gast(node), lambda code, _: True)
 
     def _register(self, kind, lineno, function, first_argument=None):
         new = location.register_site(kind, self.original.co_filename, lineno, function, first_argument)
@@ -97,7 +126,7 @@ class Factory:
 
     # --- compiling ---
 
-    def _compile(self, tree):
+    def _compile(self, tree, fits=_fits):
         original, qualname = self.original, self._qualname
         target = _MarkRuntime(self.tls_name).visit(gast.gast_to_ast(tree))
         scope, inner_qualname = _scope(_bare(target), self._ancestors, original.co_freevars)
@@ -105,7 +134,7 @@ class Factory:
         ast.fix_missing_locations(module)
         compiled = source.compiled(module, original.co_filename, original.co_flags & _FUTURE_FLAGS)
         code = _find(compiled, original.co_name, original.co_firstlineno)
-        if code is None or not _fits(code, original):
+        if code is None or not fits(code, original):
             raise source.NoSource(f"the source of {qualname} does not match its code: has the file changed?")
         return _finished(code, inner_qualname, qualname, original.co_flags & inspect.CO_ITERABLE_COROUTINE)
 
@@ -246,18 +275,6 @@ def _stub(scope):
     """A node of `ast` with what `_scope` asks of one of `gast`."""
     name = getattr(scope, "name", "_lambda")
     return ast.ClassDef(name=name) if isinstance(scope, gast.ClassDef) else ast.FunctionDef(name=name)
-
-
-def _arguments(code):
-    count = code.co_argcount + code.co_kwonlyargcount
-    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_varnames[:count]
-
-
-def _fits(new, old):
-    """Can `new` take the place of `old`? If the file was edited since it was imported, perhaps not."""
-    return (_arguments(new) == _arguments(old) and (new.co_flags & _KIND_FLAGS) == (old.co_flags & _KIND_FLAGS)
-            and set(new.co_freevars) <= set(old.co_freevars))
 
 
 def _finished(code, old_prefix, new_prefix, extra_flags=0):

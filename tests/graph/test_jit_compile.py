@@ -143,7 +143,7 @@ def test_dropout_draws_eagers_masks():
     compare(make, batches(6))
 
 
-def test_a_value_that_is_read_in_mid_step():
+def test_a_value_that_is_read_in_mid_step(uncut):
     """Early form: the loss is a result of the first cluster, and does not wait for the backward pass."""
     step = compare(keras_training(mlp, sparse, read=True), batches(6))
     assert step.stats().fetches and step.program.early
@@ -254,7 +254,7 @@ def test_a_cluster_that_xla_refuses(monkeypatch):
     assert made.stats().coexecuted_steps >= 10
 
 
-def test_a_compilation_that_fails_leaves_the_others(monkeypatch):
+def test_a_compilation_that_fails_leaves_the_others(monkeypatch, uncut):
     real, failed = compiled.run_alone, []
 
     def run_alone(cluster, *args):
@@ -376,7 +376,7 @@ def test_fallback_in_mid_step(read):
     assert step.stats().fallbacks == 1
 
 
-def test_nothing_is_committed_before_the_step_is_validated(monkeypatch):
+def test_nothing_is_committed_before_the_step_is_validated(monkeypatch, uncut):
     """When a step is cancelled in the compiled form, before anything is replayed, the variables are as they were."""
     v = tf.Variable(numbers(4, 4))
 

@@ -151,7 +151,7 @@ def test_random_operations_are_eagers():
     left_in_parts(keras_training(lambda: mlp(0.5), sparse), batches(6))
 
 
-def test_a_value_read_in_mid_step():
+def test_a_value_read_in_mid_step(uncut):
     left_in_parts(keras_training(mlp, sparse, read=True), batches(6))
 
 

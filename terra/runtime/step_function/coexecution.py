@@ -32,6 +32,7 @@ from terra.runtime.step_function.methods import GIVES_CLASSES, BoundStep, Instan
 from terra.runtime.step_function.rolling import Rolling
 from terra.runtime.step_function.signatures import AsWritten
 from terra.runtime.step_function.structures import Structures
+from terra.runtime.step_function.tuning.tails import Tails
 from terra.runtime.step_function.traces import Traces
 from terra.runtime.step_function.tuning.early_start import EarlyStart
 from terra.runtime.step_function.tuning.single_threaded import SingleThreaded
@@ -97,7 +98,7 @@ class Coexecuted(AsWritten):
         self.read_lock = threading.RLock()
         self._took = None  # of the last step: (whether it was co-executed, seconds, how long Python had waited for graphs by then)
         self.lifecycle, self.traces = self.lifecycle_class(self), Traces(self)
-        self.structures, self.instances = Structures(self), Instances(self)
+        self.structures, self.instances, self.tails = Structures(self), Instances(self), Tails(self)
         self._departs = weakref.finalize(self, registry.depart, self.policy.name, self._stats, self.counts)
         self._departs.atexit = False
         self.warnings = set()  # that were given: each comes once
@@ -161,11 +162,11 @@ class Coexecuted(AsWritten):
             self._stats.steps += 1
             self._stats.imperative_steps += 1
             return self.current()(*args, **kwargs)
-        held = ()
+        held, tail = (), self.tails.now()
         try:
             interception.end_open_step()
             held = signal_handlers.put_off()
-            return self._step(args, kwargs) if spans.recorder is None and not tfi.is_profiling() else recorded.step(self, self._step, args, kwargs)
+            result = self._step(args, kwargs) if spans.recorder is None and not tfi.is_profiling() else recorded.step(self, self._step, args, kwargs)
         except BaseException as error:
             tracebacks.clean(error)
             raise
@@ -173,6 +174,11 @@ class Coexecuted(AsWritten):
             current_step.lock.release()
             if held:
                 signal_handlers.put_back(held)
+        try:
+            return result if tail is None else tail.run(result, args, kwargs)
+        except BaseException as error:
+            tracebacks.clean(error)
+            raise
 
     def _runs_in_replica(self):
         """Returns whether a distribution strategy calls it on a replica's thread."""
@@ -189,7 +195,7 @@ class Coexecuted(AsWritten):
     def _step(self, args, kwargs):
         if self.policy.pause_left and self.generation.task is None and not self.generation.retired:
             return self._leave_alone(args, kwargs)
-        if self.specialisation is not None and not self.policy.pause_left:
+        if self.specialisation is not None and not self.policy.pause_left and self.tails.current is None:
             return self.structures.step(args, kwargs)
         return self.one_step(args, kwargs)
 
@@ -205,20 +211,23 @@ class Coexecuted(AsWritten):
         self._note_last_step()
         start = time.perf_counter()
         before, whole = self._stats.coexecuted_steps, self.counts.whole_steps
-        held, skeleton, lifecycle = interrupts.hold(), None, self.lifecycle
+        held, skeleton, lifecycle, tail = interrupts.hold(), None, self.lifecycle, self.tails.current
         try:
             step = lifecycle.begin(Step, args, kwargs)
+            python = self._python if tail is None else tail.head
             if step is not None:
                 try:
                     held = interrupts.release(held)
                     if step.partial_shapes:
                         with OpenArguments(step, args, kwargs) as given:
-                            result = pure_functions.run_step(step, self._python, *given)
+                            result = pure_functions.run_step(step, python, *given)
                     else:
-                        result = pure_functions.run_step(step, self._python, args, kwargs)
+                        result = pure_functions.run_step(step, python, args, kwargs)
                     held = interrupts.hold()
                     if self.counts.whole_steps != whole:
                         skeleton = step.mode
+                    else:
+                        self.tails.look_at(step)
                     lifecycle.end(step)
                 except BaseException as error:
                     held = held or interrupts.hold()
@@ -230,7 +239,7 @@ class Coexecuted(AsWritten):
             interrupts.release(held)
         if step is None:
             with current_step.left_alone:
-                result = self._python(*args, **kwargs)
+                result = python(*args, **kwargs)
         elif step.verifies:
             GRAPH_RUNNER.limit(0)
             verification.finish(step)
@@ -271,7 +280,7 @@ class Coexecuted(AsWritten):
         self._stats.imperative_steps += 1
         self.policy.imperative()
         with current_step.left_alone:
-            result = self.__wrapped__(*args, **kwargs)
+            result = (self.__wrapped__ if self.tails.current is None else self.tails.current.plain_head)(*args, **kwargs)
         took = time.perf_counter() - start
         self._took = False, took, self.counts.python_stall
         self.policy.note_eager(took, True)

@@ -3,7 +3,7 @@ caller to update with."""
 
 import ast
 
-__all__ = ["UPDATES", "begins", "calls_helper", "helpers_of", "is_block", "is_step", "is_tape", "name_called", "own_nodes"]
+__all__ = ["UPDATES", "begins", "calls_helper", "helpers_of", "is_block", "is_step", "is_tape", "name_called", "own_nodes", "passes"]
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -26,6 +26,11 @@ def is_tape(node):
 def is_block(node):
     """Returns whether it is a `with` statement with a tape."""
     return isinstance(node, ast.With) and any(is_tape(item.context_expr) for item in node.items)
+
+
+def passes(node):
+    """Returns whether what follows a `with` statement always follows its whole body: other context managers may swallow an exception."""
+    return isinstance(node, ast.With) and all(is_tape(item.context_expr) for item in node.items)
 
 
 def own_nodes(scope):

@@ -2,11 +2,13 @@
 
 import ast
 
-__all__ = ["TRIES", "Names", "always_leaves", "bound_after", "names_of", "parameters"]
+__all__ = ["TRIES", "Names", "always_leaves", "bound_after", "looks_at_names", "names_of", "parameters"]
 
 TRIES = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
 _BINDING = (ast.Assign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
+_LOOK_AT_NAMES = frozenset(["globals", "locals", "eval", "exec"])
+_LOOK_AT_FRAMES = frozenset(["_getframe", "currentframe", "f_locals", "f_globals", "modules"])  # (sys.modules["__main__"] has a script's names)
 _CONSUMERS = frozenset(["sum", "list", "tuple", "dict", "set", "sorted", "max", "min", "any", "all", "join", "apply_gradients", "apply", "add_n", "extend"])
 
 
@@ -205,3 +207,14 @@ def _after_all(ends):
 def always_leaves(statements):
     """Returns whether control never reaches the end of these statements."""
     return any(isinstance(node, _LEAVING) for node in statements)
+
+
+def looks_at_names(node):
+    """Returns whether some code may look at a scope's names in a way that is not seen in the source."""
+    if isinstance(node, ast.Name):
+        return node.id in _LOOK_AT_NAMES
+    if isinstance(node, ast.Attribute):
+        return node.attr in _LOOK_AT_FRAMES
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return any(alias.name in ("__main__", "builtins", *_LOOK_AT_FRAMES) for alias in node.names)
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("vars", "dir") and not node.args

@@ -20,14 +20,12 @@ at one of these names, or binds it, and control does not leave the statements bu
 import ast
 import sys
 
-from terra.transform.rewriting.blocks import FUNCTIONS, LOOPS, UPDATES, begins, helpers_of, is_block, is_step, is_tape, name_called
-from terra.transform.rewriting.names import always_leaves, bound_after, names_of, parameters
+from terra.transform.rewriting.blocks import FUNCTIONS, LOOPS, UPDATES, begins, helpers_of, is_block, is_step, is_tape, name_called, passes
+from terra.transform.rewriting.names import always_leaves, bound_after, looks_at_names, names_of, parameters
 
 __all__ = ["is_outlined", "outline"]
 
 _NAME = "<block at line {}>"
-_LOOK_AT_NAMES = frozenset(["globals", "locals", "eval", "exec"])
-_LOOK_AT_FRAMES = frozenset(["_getframe", "currentframe", "f_locals", "f_globals", "modules"])  # (sys.modules["__main__"] has a script's names)
 _OF_TAPES = frozenset(["persistent", "watch_accessed_variables"])
 _NOT_INSIDE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, *FUNCTIONS, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom,
                ast.NamedExpr, ast.AnnAssign)
@@ -47,7 +45,7 @@ def outline(tree, is_main):
 
     is_main: whether nobody else uses the module's own names, so that its own loops may be changed, too.
     """
-    if any(map(_looks_at_names, ast.walk(tree))):
+    if any(map(looks_at_names, ast.walk(tree))):
         return
     declared, made, body, bound, helpers = names_of(tree.body).declared, [], [], set(), helpers_of(tree)
     for k, statement in enumerate(tree.body):
@@ -59,29 +57,13 @@ def outline(tree, is_main):
                 outliner = _Outliner(function, around, declared, made, helpers)
                 outliner.walk(function.body, outliner.bound_before())
         body += [*made[n:], statement]
-        bound = bound_after([statement], bound, _passes)
+        bound = bound_after([statement], bound, passes)
     tree.body = body
-
-
-def _passes(node):
-    """Returns whether what follows a `with` statement always follows its whole body: other context managers may swallow an exception."""
-    return isinstance(node, ast.With) and all(is_tape(item.context_expr) for item in node.items)
 
 
 def is_outlined(name):
     """Returns whether this is the name of a function that was made of a block."""
     return name.startswith(_NAME.partition("{")[0])
-
-
-def _looks_at_names(node):
-    """Returns whether some code may look at a scope's names in a way that is not seen in the source."""
-    if isinstance(node, ast.Name):
-        return node.id in _LOOK_AT_NAMES
-    if isinstance(node, ast.Attribute):
-        return node.attr in _LOOK_AT_FRAMES
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return any(alias.name in ("__main__", "builtins", *_LOOK_AT_FRAMES) for alias in node.names)
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("vars", "dir") and not node.args
 
 
 def _functions(node, around):
@@ -124,7 +106,7 @@ class _Outliner:
                     if any(node is inner for node in ast.walk(statement)):
                         break
                     before.append(statement)
-                bound |= (bound_after(before, parameters(function), _passes) & self._outer)
+                bound |= (bound_after(before, parameters(function), passes) & self._outer)
         return bound
 
     def walk(self, statements, bound, loop=None, following=(), catching=()):
@@ -151,7 +133,7 @@ class _Outliner:
                     k = first
                     del before[k + 1:]
                     bound = before[k]
-            bound = bound_after([node], bound, _passes)
+            bound = bound_after([node], bound, passes)
             k += 1
 
     def _look_inside(self, node, bound, loop, following, catching):
@@ -173,7 +155,7 @@ class _Outliner:
         """The names that may be read in what may run, before it binds them."""
         found = set()
         for statements, first in following:
-            bound_after(statements[first:], (), _passes, found)
+            bound_after(statements[first:], (), passes, found)
         return found
 
     def _extent(self, statements):
@@ -196,7 +178,7 @@ class _Outliner:
         if len(region) <= at:
             return None
         names, read_first = names_of(region), set()
-        after = bound_after(region, (), _passes, read_first)
+        after = bound_after(region, (), passes, read_first)
         changed = names_of([loop]).stores
         local = changed if self._is_module else self._own | self._outer
         bound_here = names.stores | names.deletes
@@ -328,7 +310,7 @@ def _cleared_in(statements):
     """The names of containers that are emptied each time these statements run."""
     found = set()
     for statement in statements:
-        if _passes(statement):
+        if passes(statement):
             found |= _cleared_in(statement.body)
         match statement:
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="clear"))):

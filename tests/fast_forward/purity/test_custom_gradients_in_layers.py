@@ -254,7 +254,7 @@ def test_a_gradient_that_prints(capsys):
     assert out.count("gradient\n") == 2 * steps.stats().steps
 
 
-def test_a_step_that_must_run():
+def test_a_step_that_must_run(uncut):
     """The model's call cannot be left out by itself: the tape would not know of the gradient function."""
     seen = []
 

@@ -33,6 +33,7 @@ class StepCache:
 
     def __init__(self, function, program):
         self.function, self.program = function, program
+        self.tail = function.tails.current  # these are steps of its head
         self.detached = []
         self._times = {}  # record -> how many steps were skipped by it that were not prepared
         self._modules_version = program.modules_version
@@ -51,7 +52,7 @@ class StepCache:
         generation, policy, options = function.generation, function.policy, function.options
         if generation.task is not None and (options.wait_for_graph or not generation.task.runs):
             return MISSED  # what it has made is to be taken up
-        if generation.retired or function.begins_anew or policy.pause_left or function.keeps_last or function.eviction.wants_traces:
+        if generation.retired or function.begins_anew or policy.pause_left or function.keeps_last or function.eviction.wants_traces or function.tails.current is not self.tail:
             return MISSED
         compiled = program.compiled
         if compiled is not None:
@@ -174,7 +175,7 @@ def detach(function, step, skeleton, args, kwargs):
     program, record = skeleton.program, skeleton._jumps[0][1]
     if function.early_start.trial.second_is_better:  # steps that start early cost hardly any more
         return
-    if program.step_cache is None:
+    if program.step_cache is None or program.step_cache.tail is not function.tails.current:
         program.step_cache = StepCache(function, program)
     elif function.generation.task is not None:  # there may be another graph in a moment
         return
