@@ -1,4 +1,7 @@
-"""Which of two forms of a graph makes steps shorter: both take turns for a while, a few steps each, and the wall times per step are compared."""
+"""Trials: which of two forms of a graph makes steps shorter, and when something that came to nothing is tried again.
+
+The two forms take turns for a while, a few steps each, and the wall times per step are compared.
+"""
 
 import statistics
 
@@ -7,6 +10,7 @@ PASSED_OVER = 2  # of them at its beginning: steps of the other form are still i
 ROUNDS = 4  # blocks of either form
 HOPELESS = 1.5  # the second form is given up after its first block if its steps took at least so many times as long
 LONGEST = 2  # times that are not counted where means are compared
+_AT_ONCE, _LONGEST, _MOST_FAILED = 3, 10, 10_000  # failures that change nothing; doublings of the pause at most; keys that are kept
 FASTER = 0.98  # the second form stays if its steps take at most so many times as long, in the median
 
 
@@ -70,3 +74,42 @@ class TrialOfMeans(Trial):
         """Of the steps with a form, but for the longest."""
         times = sorted(self.times[form])
         return statistics.fmean(times[:max(1, len(times) - LONGEST)])
+
+
+class BackOff:
+    """Says when something that came to nothing is tried again: further and further apart. What is tried has a key; a moment is the number of a step.
+
+    Where it is asked for in one step after the other, though not before, something has changed: then the second of these is a moment, too, and the fourth, the eighth ...
+    """
+
+    def __init__(self):
+        self._failed = {}  # key -> [failures in a row, the first step in which it is tried again, the last one that has asked, how many have asked one after the other]
+
+    def failed(self, key, step, wait=0):
+        """It was tried in vain in this step. `wait`: steps that it takes at least until that may change, which is no failure; 0 if that is not known."""
+        if len(self._failed) >= _MOST_FAILED:
+            self._failed.clear()
+        times, _, last, row = self._failed.get(key, (0, 0, step, 1))
+        times += not wait
+        pause = 1 << min(times - _AT_ONCE, _LONGEST) if times > _AT_ONCE else 0
+        self._failed[key] = [times, step + 1 + max(pause, wait), last, row]
+
+    def succeeded(self, key):
+        self._failed.pop(key, None)
+
+    def left(self, key, step):
+        """Returns in how many steps it is to be tried again; 0 if it is now."""
+        known = self._failed.get(key)
+        if known is None:
+            return 0
+        _, until, last, row = known
+        if step != last:
+            known[2:] = step, (row := row + 1 if step == last + 1 else 1)
+            if is_power(row):
+                return 0
+        return max(0, until - step)
+
+
+def is_power(n):
+    """Returns whether a number is 2, 4, 8, 16 ..."""
+    return n > 1 and not n & n - 1

@@ -1,10 +1,10 @@
 """Constructs of Python in a training step: what each costs where the rest of the step could be skipped.
 
-    python -m examples.benchmarks.constructs [--places layer,step,loss,metric,optimizer,callback] [--only NAME,NAME] [--steps 120]
+    python -m examples.benchmarks.constructs [--places layer,step,tail,loss,metric,optimizer,callback] [--only NAME,NAME] [--steps 120]
 
 One small program, with one construct at one place of it, runs eagerly, as a tf.function (where that gives the same) and co-executed, in turns. The table has the CPU time of a step (median, in
 microseconds), that of the same program without the construct, and what the construct takes by itself: a construct that cannot be understood should cost the time of running itself, and little more.
-What the program prints, returns and leaves in objects is compared with eager execution.
+What the program prints, returns and leaves in objects is compared with eager execution. A tail is what a step does last, with the loss.
 """
 
 import argparse
@@ -42,6 +42,7 @@ import types
 import urllib.parse
 import uuid
 import warnings
+import weakref
 from typing import Any, Callable
 
 import keras
@@ -131,6 +132,24 @@ def _(x: int) -> float:
     return float(x) / x
 
 
+class Ranked:
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __lt__(self, other: "Ranked") -> bool:
+        return self.value < other.value
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.sum, self.count, self.mean = 0.0, 0, 0.0
+
+    def update(self, value: float, n: int = 1) -> None:
+        self.sum += value * n
+        self.count += n
+        self.mean = self.sum / self.count
+
+
 class Owner:
     """What constructs look at and change."""
 
@@ -145,6 +164,10 @@ class Owner:
         self.schedule, self.computed, self.slotted = Schedule(), Computed(), Slotted(1.0)
         self.random, self.generator = random.Random(1), np.random.default_rng(1)
         self.heap: list = [5]
+        self.many, self.rate, self.array, self.ranked, self.view = 1000, 1.0, np.ones(8, "float32"), [Ranked(2.0), Ranked(1.0)], types.MappingProxyType({"scale": 1.0})
+        self.weak: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary({self: 1.0})
+        self.meter, self.mean, self.best, self.waited, self.kept, self.buffer = Meter(), 0.0, 1e9, 0, None, np.zeros(10)
+        self.history: collections.defaultdict = collections.defaultdict(list)
 
     def helper(self, x: Any, training: bool = False) -> Any:
         return x
@@ -228,6 +251,11 @@ def _make_constructs() -> None:
     add("tf.nest.map_structure", lambda o, x: tf.nest.map_structure(lambda t: t * 1.0, [x])[0])
     add("keras.backend.floatx", lambda o, x: x if keras.backend.floatx() == "float32" else -x)
     add("a loss object made", lambda o, x: x + 0.0 * keras.losses.MeanSquaredError()(x, x))
+    add("objects sorted", lambda o, x: x * sorted(o.ranked)[0].value)
+    add("the largest object", lambda o, x: x * (max(o.ranked).value - 1.0))
+    add("vars", lambda o, x: x * vars(o)["scale"])
+    add("a mapping proxy", lambda o, x: x * o.view["scale"])
+    add("a weak dictionary", lambda o, x: x * o.weak[o])
     add("an initializer made", lambda o, x: x * keras.initializers.Ones()((1,)))
 
     @construct
@@ -272,6 +300,34 @@ def _make_constructs() -> None:
     @construct
     def c_counts_globally(o: Any, x: Any) -> Any:
         COUNTS["n"] += 1
+        return x
+
+    @construct
+    def c_prints_a_count(o: Any, x: Any) -> Any:
+        o.many += 1
+        print(f"step {o.many}")
+        return x
+
+    @construct
+    def c_prints_now_and_then(o: Any, x: Any) -> Any:
+        o.many += 1
+        if o.many % 10 == 0:
+            print("step", o.many)
+        return x
+
+    @construct
+    def c_decays_with_a_count(o: Any, x: Any) -> Any:
+        o.many += 1
+        return x * (1.0 / (1.0 + 1e-4 * o.many))
+
+    @construct
+    def c_scales_in_place(o: Any, x: Any) -> Any:
+        o.rate *= 0.9999
+        return x * o.rate
+
+    @construct
+    def c_array_in_place(o: Any, x: Any) -> Any:
+        o.array += 1.0
         return x
 
     @construct
@@ -522,8 +578,67 @@ def _make_constructs() -> None:
         return tf.ensure_shape(tf.numpy_function(lambda v: v, [x], tf.float32), x.shape)
 
 
+def _make_tails() -> None:
+    """What steps do with their loss in the end."""
+    def tail(function: Callable[[Any, Any], Any]) -> None:
+        CONSTRUCTS[name := function.__name__.removeprefix("t_")] = function
+        TAILS.append(name)
+
+    @tail
+    def t_a_meter(o: Any, loss: Any) -> None:
+        o.meter.update(float(loss), 16)
+
+    @tail
+    def t_a_moving_average(o: Any, loss: Any) -> None:
+        o.mean = 0.9 * o.mean + 0.1 * float(loss)
+
+    @tail
+    def t_mean_of_the_last(o: Any, loss: Any) -> None:
+        o.last.append(float(loss))
+        o.mean = sum(o.last) / len(o.last)
+
+    @tail
+    def t_early_stopping(o: Any, loss: Any) -> None:
+        value = loss.numpy()
+        if value < o.best:
+            o.best, o.waited = value, 0
+        else:
+            o.waited += 1
+
+    @tail
+    def t_best_weights(o: Any, loss: Any) -> None:
+        if float(loss) < o.best:
+            o.best, o.kept = float(loss), o.dense.get_weights()
+
+    @tail
+    def t_buffer(o: Any, loss: Any) -> None:
+        o.buffer[o.steps % 10] = loss
+        o.steps += 1
+
+    @tail
+    def t_history(o: Any, loss: Any) -> None:
+        o.history["loss"].append(round(float(loss), 4))
+
+    @tail
+    def t_a_line_now_and_then(o: Any, loss: Any) -> None:
+        o.steps += 1
+        if o.steps % 10 == 0:
+            print(f"step {o.steps}: {float(loss):.4f}")
+
+    @tail
+    def t_a_file(o: Any, loss: Any) -> None:
+        with open(os.devnull, "a") as file:
+            file.write(json.dumps({"loss": float(loss)}) + "\n")
+
+    @tail
+    def t_unknown_code(o: Any, loss: Any) -> None:
+        exec("o.mean = value * 0.5", {"o": o, "value": float(loss)})  # noqa: S102
+
+
+TAILS: list[str] = []
 _make_constructs()
-PLACES = ["layer", "step", "loss", "metric", "optimizer", "callback"]
+_make_tails()
+PLACES = ["layer", "step", "tail", "loss", "metric", "optimizer", "callback"]
 # Constructs that are tried at places other than a layer: those that differ most in kind.
 ELSEWHERE = (
     "nothing,inspect.signature,threading.local,import,sets_a_tensor,counts,appends,set_add,logging_debug,print,time_kept,lock,contextmanager,json.dumps,copy.deepcopy,"
@@ -588,6 +703,8 @@ class Program:
         variables = self.model.trainable_variables
         self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
         self.metric.update_state(loss)
+        if self.place == "tail":
+            self.how(self.owner, loss)
         return loss
 
     def runner(self, mode: str) -> Callable[[int], Any]:
@@ -615,8 +732,9 @@ class Program:
     def left(self) -> dict[str, str]:
         """What is to be compared: weights, and what the owner holds."""
         found = {name: repr(value) for name, value in vars(self.owner).items()
-                 if not isinstance(value, (keras.Model, keras.layers.Layer, Schedule, Computed, Slotted, random.Random, np.random.Generator, tf.Tensor)) and name != "parts"}
-        return {**found, "weights": repr([w.numpy().tolist() for w in self.model.weights]), "draws": repr(self.owner.random.getstate()), "count": repr(COUNTS["n"])}
+                 if not isinstance(value, (keras.Model, keras.layers.Layer, Schedule, Computed, Slotted, random.Random, np.random.Generator, tf.Tensor, weakref.WeakKeyDictionary))
+                 and name not in ("parts", "ranked", "meter")}
+        return {**found, "meter": repr(vars(self.owner.meter)), "weights": repr([w.numpy().tolist() for w in self.model.weights]), "draws": repr(self.owner.random.getstate()), "count": repr(COUNTS["n"])}
 
 
 def _cpu(call: Callable[[], Any]) -> float:
@@ -665,7 +783,7 @@ def measure(place: str, name: str, steps: int) -> dict[str, Any]:
             for mode, run in runs.items():
                 n = max(2, steps // 60) if mode == "eager" else steps // 9
                 times[mode].append(_cpu(functools.partial(run, n)) / n * 1e6)
-        owner, x = programs["eager"].owner, tf.ones([16, 8])
+        owner, x = programs["eager"].owner, tf.ones([]) if place == "tail" else tf.ones([16, 8])
         n = 200
         row["own"] = min(_cpu(lambda: [CONSTRUCTS[name](owner, x) for _ in range(n)]) / n * 1e6 for _ in range(5))
     logging.disable(logging.NOTSET)
@@ -685,7 +803,7 @@ def main() -> None:
     print(f"{'place':10}{'construct':28}{'eager':>9}{'function':>9}{'terra':>9}{'without':>9}{'own':>7}{'more':>7}  skipped  equal")
     slow = wrong = n = 0
     for place in options.places.split(","):
-        for name in CONSTRUCTS if place == "layer" else ELSEWHERE:
+        for name in TAILS if place == "tail" else [name for name in CONSTRUCTS if name not in TAILS] if place == "layer" else ELSEWHERE:
             if options.only and name not in options.only.split(","):
                 continue
             row = measure(place, name, options.steps)

@@ -132,8 +132,8 @@ def _printed(facts):
     found = {}
     for record in facts.records:
         for call in record.opaque or ():
-            name, where = call.key
-            if where is not None and _PRINTS.search(name):
+            name, where, *_ = call.key  # (of the others, the number that is read)
+            if type(where) is tuple and _PRINTS.search(name):
                 found[places.brief(*where)] = name
     return [Cause("T05", line, f"{name} is called in each step", "print or log behind the step, every so many steps", _SMALL, 0.0, places.statement(line)) for line, name in found.items()]
 

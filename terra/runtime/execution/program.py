@@ -11,6 +11,7 @@ from terra.runtime.tracing.catching import SAFE
 from terra.runtime.tracing.flat_inputs import value_positions
 from terra.tf import private_names as tfi
 from terra.tf import opschema, variable_use
+from terra.trial import BackOff
 
 DTYPES = tfi.INTERN_DTYPES
 _MOST_UNSKIPPABLE = 10_000  # places that are remembered
@@ -124,6 +125,7 @@ class Program:
         self.only_within = set()  # such places of calls that can be left out together with a run that is observed, but not by themselves
         self.owners = {}  # such a place without the object -> the places with records; None: objects come there that are made anew in each step
         self.states = {}  # such a place -> {(id of an object, name): `StateInput`} of the attributes that count as arguments of the call
+        self.back_off = BackOff()  # of recording calls at such places
         self.unskippable = {}  # such a place -> (how often a call could not be recorded, why the last one could not)
 
     @property
@@ -178,6 +180,7 @@ class Program:
         self.trials.clear()
         self.tried.clear()
         self.only_within.clear()
+        self.back_off = BackOff()
         self.whole = self.step_cache = None
         for node in self._nodes:
             node.monomorphic = None

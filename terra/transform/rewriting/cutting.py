@@ -43,7 +43,7 @@ def cut(function, k):
     if not before.loads.isdisjoint((after.stores | after.deletes) - before.stores - bound):  # which are no names outside of the function
         return None
     bound_after(rest, (), passes, unbound)
-    given = sorted(unbound & (before.stores | (before.deletes & bound)))
+    given = sorted(unbound & (before.stores | before.deletes))
     if not set(given) <= bound_after(first, bound, passes) or any(map(_is_private, given)) or not _tapes(first).isdisjoint(given):
         return None
     return _head(function, first, given), _tail(function, rest, given)

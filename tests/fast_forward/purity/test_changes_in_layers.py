@@ -1,9 +1,13 @@
 """What layers change in objects, lists, arrays and modules that were there before, and numbers that they count up: it is changed again where the step is skipped. And where something cannot be understood,
 all around it is skipped."""
 
+import array
 import collections
+import io
 import sys
+import types
 import typing
+import weakref
 
 import keras
 import numpy as np
@@ -11,6 +15,8 @@ import pytest
 import tensorflow as tf
 
 import terra
+from terra.runtime.fast_forward.cache import call_cache
+from terra.trial import BackOff
 from tests import harness
 from tests.fast_forward.purity import training
 from tests.fast_forward.purity.training import DATA
@@ -33,15 +39,29 @@ class Items:
         self.held[key] = value
 
 
+class Ranked:
+    def __init__(self, value):
+        self.value = value
+
+    def __lt__(self, other):
+        return self.value < other.value
+
+    def __add__(self, other):
+        return Ranked(self.value + other.value)
+
+
 class Held:
     """What layers change."""
 
     def __init__(self):
         self.numbers, self.last, self.table, self.bytes, self.array = [1.0, 2.0], collections.deque([1.0, 2.0, 3.0], maxlen=3), {"a": 1}, bytearray(3), np.ones(6, "float32")
         self.slotted, self.items, self.mean, self.steps, self.rates = Slotted(), Items(), 0.5, 0, {"rate": 1.0}
+        self.many, self.said, self.ranked, self.digits = 1000, io.StringIO(), [Ranked(2.0), Ranked(0.5), Ranked(1.0)], array.array("d", [1.5, 0.5])
+        self.weak, self.options = weakref.WeakKeyDictionary({self: 1.5}), {"a": 0.5}
+        self.view = types.MappingProxyType(self.options)
 
     def look(self):
-        return [self.numbers, list(self.last), self.table, bytes(self.bytes), self.array, getattr(self.slotted, "last", None), self.items.held, self.mean, self.steps, self.rates, RATE,
+        return [self.many, self.said.getvalue(), self.numbers, list(self.last), self.table, bytes(self.bytes), self.array, getattr(self.slotted, "last", None), self.items.held, self.mean, self.steps, self.rates, RATE,
                 getattr(sys, "tests_flag", None)]
 
 
@@ -116,7 +136,50 @@ def goes_on(h, x):
     return x * h.last[0]
 
 
-SKIPPED = [extends, deletes, rotates, sets_by_a_key, sets_in_an_array, sets_a_slot, sets_in_a_module, averages, averages_twice, anneals, anneals_globally, asks_for_a_protocol,
+def tells_of_a_count(h, x):
+    h.many += 1
+    h.said.write(f"{h.many:5d} {h.mean} " + str(h.many) + " %d {}".format(h.many) % h.many)
+    return x
+
+
+def tells_now_and_then(h, x):
+    h.many += 1
+    if h.many % 5 == 0:
+        h.said.write(f"{h.many}\n")
+    return x
+
+
+def decays_with_a_count(h, x):
+    h.many += 1
+    return x * (1.0 / (1.0 + 0.001 * h.many))
+
+
+def scales_in_place(h, x):
+    h.mean *= 0.9
+    h.rates["rate"] *= 0.99
+    return x * (h.mean + h.rates["rate"])
+
+
+def adds_to_an_array(h, x):
+    h.array += 0.5
+    h.array *= [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
+    return x
+
+
+def looks_up_elsewhere(h, x):
+    return x * (h.weak[h] + h.view["a"] + h.digits[0] + sum(v for v in h.digits)) if h in h.weak and "a" in h.view else x
+
+
+def ranks(h, x):
+    return x * (sorted(h.ranked)[0].value + max(h.ranked).value + min(h.ranked).value + sum(h.ranked, Ranked(0.0)).value + max(h.ranked, key=lambda r: -r.value).value)
+
+
+def looks_at_its_attributes(h, x):
+    return x * (vars(h)["mean"] + len([name for name in vars(h) if name.startswith("s")]))
+
+
+NEW = [tells_of_a_count, tells_now_and_then, decays_with_a_count, scales_in_place, adds_to_an_array, looks_up_elsewhere, ranks, looks_at_its_attributes]
+SKIPPED = [*NEW, extends, deletes, rotates, sets_by_a_key, sets_in_an_array, sets_a_slot, sets_in_a_module, averages, averages_twice, anneals, anneals_globally, asks_for_a_protocol,
            goes_on]
 
 
@@ -213,14 +276,16 @@ def test_in_a_step(body):
 
 
 @pytest.mark.all_variants
-@pytest.mark.parametrize("body", [deletes, rotates, sets_in_an_array, averages, averages_twice, anneals, asks_for_a_protocol])
+@pytest.mark.parametrize("body", [deletes, rotates, sets_in_an_array, averages, averages_twice, anneals, asks_for_a_protocol, *NEW])
 def test_what_they_change_is_changed_by_others(body):
     def change(h, k):
         if k == 25:
             h.numbers, h.mean, h.rates["rate"], h.array = [3.0], 2.5, 0.5, np.full(6, 2.0, "float32")
             h.last.append(1.0)
             h.last.pop()
+            h.many, h.ranked[0].value, h.weak[h], h.options["a"], h.digits[0] = 2000, 0.25, 2.5, 1.5, 3.5
         elif k == 32:
+            h.many, h.ranked[1:], h.special = 5, [Ranked(0.125)], 1
             h.mean, h.rates["rate"], h.table = tf.constant(0.25), 1, [1]
 
     harness.compare_steps(program(body, change=change), whole=5, express=0, n=40)
@@ -234,6 +299,64 @@ def test_what_is_around_is_skipped(body, verify):
     step = harness.compare_steps(program(body), whole=0, express=0, n=60, verify=verify)
     stats = step.stats()
     assert stats.whole_steps == 0 and (verify or stats.fast_forwards >= 7 * 30), terra.explain(step)
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["a layer", "a step"])
+def test_small_counts_cannot_be_told_from_other_integers(inside):
+    """So such steps run until the count is large enough."""
+    step = harness.compare_steps(program(tells_of_a_count, inside, lambda h, k: setattr(h, "many", 150) if k == 0 else None), whole=25, express=0, n=150)
+    assert step.stats().whole_steps < 60 and "reads" not in str(terra.explain(step))
+
+
+def test_what_is_not_understood_now_and_then_is_seldom_recorded(monkeypatch):
+    def evaluates_now_and_then(h, x):
+        h.steps += 1
+        return x * eval("2.0") if h.steps % 4 == 0 else x
+
+    recorded, record = [], call_cache._record
+    monkeypatch.setattr(call_cache, "_record", lambda runner, place, *args: (recorded.append(place[1].__qualname__), record(runner, place, *args))[1])
+    step = harness.compare_steps(program(evaluates_now_and_then), whole=60, express=0, n=240)
+    assert step.stats().whole_steps > 100 and recorded.count("Layer.__call__") < 40, recorded
+
+
+def test_the_pause_after_failures_grows():
+    pauses, step = BackOff(), 10
+    for _ in range(3):
+        pauses.failed("a", step)
+        assert pauses.left("a", step) == 1
+    found = []
+    for _ in range(14):
+        pauses.failed("a", step)
+        found.append(pauses.left("a", step))
+        step += found[-1]
+    assert found == [1 + 2 ** min(k, 10) for k in range(1, 15)] and pauses.left("b", step) == 0
+    pauses.failed("b", step, 50)
+    assert pauses.left("b", step) == 51 and pauses.left("b", step + 51) == 0
+    pauses.succeeded("a")
+    assert pauses.left("a", step) == 0
+
+
+def test_calls_in_a_row_end_the_pause():
+    pauses = BackOff()
+    for _ in range(10):
+        pauses.failed("a", 0)
+    assert [k for k in range(3, 120, 3) if not pauses.left("a", k)] == []
+    assert not any(pauses.left("a", k) for k in range(1000, 1020))  # the pause is over by then
+    pauses.failed("a", 2000)
+    assert [k - 2000 for k in range(2010, 2045) if not pauses.left("a", k)] == [11, 13, 17, 25, 41]
+
+
+def test_what_has_changed_is_observed_soon():
+    """Though steps before were observed in vain now and then."""
+    def evaluates_now_and_then(h, x):
+        h.steps += 1
+        return x * eval("2.0") if h.steps % 4 == 0 and h.mean < 1.0 else x * h.mean
+
+    def change(h, k):
+        h.mean = 0.5 if k < 200 else 1.5
+
+    step = harness.compare_steps(program(evaluates_now_and_then, inside=False, change=change), whole=100, express=0, n=240)
+    assert step.stats().whole_steps > 150 + 25
 
 
 class Evaluates(keras.layers.Layer):

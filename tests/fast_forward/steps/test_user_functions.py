@@ -582,7 +582,7 @@ def test_impure_steps_run(name, capsys):
 MADE_AGAIN = frozenset([
     "in an object", "__len__", "__iter__ in a loop", "__getitem__", "descriptor",
     "print", "print of a shape", "numpy random", "__getattr__", "static method", "mutable default, dict", "decorated", "key function", "map", "handed to the framework",
-    "handed to nest", "len of an object", "less than an object", "repr of an object", "format of an object", "percent of an object", "__bool__", "__eq__", "__mul__", "__format__", "handed to numpy_function", "imperative"])
+    "handed to nest", "len of an object", "less than an object", "least object", "least of a generator", "sum of objects", "repr of an object", "format of an object", "percent of an object", "__bool__", "__eq__", "__mul__", "__format__", "handed to numpy_function", "imperative"])
 
 
 def with_statements(which):

@@ -279,6 +279,10 @@ def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, m
     program = runner.program
     if not runner.step.records and expected is None and not outcomes.pending:
         return enter(runner, call), None
+    if expected is None and not outcomes.pending and (wait := program.back_off.left((call_site, hash(signature)), runner.step.function.n_steps)):
+        if runner.observer is not None:
+            runner.observer.waits(wait)
+        return (_enter_parts(runner, owner, call) if len(call_site) == 4 else enter(runner, call)), None
     if cache is not None and expected is None and not outcomes.pending and not cache.is_worth_recording(signature, type(owner) is FunctionType and more is None):
         if cache.is_fruitless():
             program.note_unskippable(call_site, "depends on something that is another one nearly each time")
@@ -308,19 +312,18 @@ class _Call(NamedTuple):
 
 def _record(runner, place, cache, call):
     """Make a call and record it. Returns (its result, the record or None)."""
-    program, owner, inputs = runner.program, call.owner, call.inputs
-    recording, users = Recording(runner), []
+    program, owner, inputs, recording, users = runner.program, call.owner, call.inputs, Recording(runner), []
     try:
         guard = guard_set.GuardSet(owner, call.keep[1:], users, call.states)
     except Unskippable as error:
         guard, why = None, str(error)
     context = losses = None
-    differentiates, effects, opaque, numbers, passed_on = False, (), None, None, ()
+    differentiates, effects, opaque, numbers, passed_on, too_early = False, (), None, None, (), 0
     before = runner.observer.effects_so_far() if runner.observer is not None else None
     if guard is not None:
         context, losses = CallContext(), added_losses.Before(runner, guard.containers.added_losses.values(), inputs)
     if guard is not None and users:
-        result, guard.reads, differentiates, effects, opaque, numbers, why, carries, passed_on = observe_users(
+        result, guard.reads, differentiates, effects, opaque, numbers, why, carries, passed_on, too_early = observe_users(
             runner, users, guard.containers, inputs, lambda: enter(runner, call.make), call.states)
         if carries:
             program.add_states(place, carries)
@@ -340,7 +343,7 @@ def _record(runner, place, cache, call):
         added = losses.changed(guard.containers)
         if added is None:
             raise Unskippable("adds losses to those of another step")
-        if not context.without_changes(guard.holds) and not (guard.containers.put_back() and context.without_changes(guard.holds)):
+        if not context.without_changes(guard.holds_after_the_call) and not (guard.containers.put_back() and context.without_changes(guard.holds_after_the_call)):
             program.note_varying(guard.reads)
             program.add_states(place, [
                 StateInput(effect.owner, effect.name) for effect in effects
@@ -369,7 +372,9 @@ def _record(runner, place, cache, call):
             runner.observer.note_made(record, recording.log_length, before, differentiates)
             return result, None
     except Unskippable as error:
-        failures = program.note_unskippable(place, str(error), cache is None)
+        failures = program.note_unskippable(place, str(error), cache is None and not too_early)
+        if cache is not None or too_early:
+            program.back_off.failed((place, hash(call.signature)), runner.step.function.n_steps, too_early)
         if len(place) == 4:
             program.add_owner(place)
         if failures >= (_MOST_USELESS if not users else 2 * _MOST_USELESS):  # what the user's code calls has to be recorded first
@@ -379,6 +384,7 @@ def _record(runner, place, cache, call):
         cache = program.call_sites[place] = CallSiteCache()
         if len(place) == 4:
             program.add_owner(place)
+    program.back_off.succeeded((place, hash(call.signature)))
     cache.add(call.signature, record)
     if cache[call.signature].is_hopeless or (cache.recorded > _MOST_RECORDED and cache.all_jumps() < cache.recorded):
         program.note_unskippable(place, "depends on something that is another one nearly each time")

@@ -128,6 +128,7 @@ class _OpaqueCalls:
         self.told = [] if runner.observer is not None else None  # of the calls that were made
         self.had = self._n = 0  # how many effects were had, and calls made
         self._undo = []  # functions that take back the effects
+        self._changed = {}  # numbers that effects have changed
         if record.opaque:
             inputs.opaque = []
 
@@ -140,7 +141,7 @@ class _OpaqueCalls:
         done = opaque_calls.make_all(
             record.opaque[self._n:end], record.effects, lambda template: _build(template, runner, record, inputs), inputs.opaque, runner.program.unsteady,
             None if self.told is None else lambda *call: self.told.append(call), opaque_calls.with_outcomes(record.opaque[:self._n]), self.had,
-            lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold(), record.guard.changes)
+            lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold(), record.guard.changes, self._changed)
         del runner.read_twice[n_read:]  # by unknown code, of what it is given
         if self.told is not None:
             observer.opaque.note_draws(before)

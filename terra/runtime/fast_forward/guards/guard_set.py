@@ -50,6 +50,13 @@ class GuardSet:
 
     def holds(self):
         """Returns whether nothing has changed."""
+        return self._framework_holds() and (self.reads is None or (not is_traced() and self.reads.holds()))
+
+    def holds_after_the_call(self):
+        """Returns whether the call has changed nothing, but for what it has counted."""
+        return self._framework_holds() and (self.reads is None or (not is_traced() and self.reads.hold_after_the_run()))
+
+    def _framework_holds(self):
         if not self.containers.holds():
             return False
         for array, held in self.arrays:
@@ -61,7 +68,7 @@ class GuardSet:
                 return False
         elif not equal(settings(self.root), self.settings):
             return False
-        return self.reads is None or (not is_traced() and self.reads.holds())
+        return True
 
     def changes(self):
         """Yields (what puts back what it was, what puts there again what it is now) for whatever has changed, where that can be done."""

@@ -174,6 +174,10 @@ class Run:
         if self.reason is None and self.postponed is None:
             self.postponed = self._placed(reason, None)
 
+    def waits(self, calls):
+        """A part of the run can be skipped in so many calls at the earliest."""
+        self.too_early = max(self.too_early, calls)
+
     def conclude(self):
         """The run has come to its end."""
         if self.postponed is not None:

@@ -33,6 +33,7 @@ class UserRun(NamedTuple):
     why: "str | None" = None  # they were not pure
     carries: Iterable = ()  # `StateInput`s: the attributes that should count as arguments
     passed_on: Iterable = ()  # ids of the tensors in those that do, if nothing has looked at them
+    too_early: int = 0  # calls after which an integer can be told from others, where that is why they were not pure
 
 
 def observe(runner, users, covered, inputs, call, states=()):
@@ -114,7 +115,7 @@ def observe(runner, users, covered, inputs, call, states=()):
         passed_on = {id(x) for key, value in held.items() if key not in looked_at for x in tensors_within(value)} - run.used - inputs.enclosed
         return UserRun(result, observer.conclusion.finish_inside(runner.observer), run.differentiates, effects, opaque, numbers, passed_on=passed_on)
     except Unskippable:
-        return UserRun(result, why=f"{_IMPURE}: it {run.reason}" if run.reason else _IMPURE, carries=observer.conclusion.carries)
+        return UserRun(result, why=f"{_IMPURE}: it {run.reason}" if run.reason else _IMPURE, carries=observer.conclusion.carries, too_early=run.too_early)
 
 
 _IMPURE = "runs functions of the user's that do more than compute"

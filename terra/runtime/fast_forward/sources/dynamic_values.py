@@ -40,9 +40,10 @@ class ArrayAsIs(NamedTuple):
 
 
 class Becomes:
-    """The right operand of an assignment in place whose result is known: it gives that to whatever number is on the left."""
+    """The right operand of an assignment in place whose result is known: it gives that to whatever number or array is on the left."""
 
     __slots__ = ("value",)
+    __array_priority__ = float("inf")  # arrays leave it to this, too
 
     def __init__(self, value):
         self.value = value
@@ -50,7 +51,7 @@ class Becomes:
     def __radd__(self, other):
         return self.value
 
-    __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __radd__
+    __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __rmatmul__ = __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = __radd__
 
 
 def tensor_for(use, tensors, numbers, drawn):

@@ -12,6 +12,8 @@ import functools
 from types import CellType
 from typing import NamedTuple
 
+import numpy as np
+
 from terra.runtime.tensors.object_kinds import TENSORS, is_librarys_container, plain
 
 CONTENTS = "cell_contents"  # the name of what a cell holds, for which a closure has a name of its own
@@ -193,6 +195,42 @@ class Append(Effect):
         self.owner.pop()
 
 
+class NumbersBefore:
+    """The numbers that there were before effects which a step has had by now: what it asks of numbers behind opaque calls is asked of these.
+
+    changed: {(id of a dict, list or cell, key): (number before, number that the effects have left)}.
+    """
+
+    _asked: dict = {}  # those of which is asked just now: one step asks at a time
+
+    def __init__(self, changed):
+        self._changed = changed
+
+    def note(self, effect, before):
+        """An effect was had on a place that held `before`."""
+        if type(before) is int or type(before) is float or isinstance(before, np.number):
+            place = id(space_of(effect.owner)), effect.name
+            self._changed[place] = self._changed.get(place, (before,))[0], held_in(effect.owner, effect.name)
+
+    def ask(self, question):
+        """Returns what `question()` gives."""
+        if not self._changed:
+            return question()
+        NumbersBefore._asked = self._changed
+        try:
+            return question()
+        finally:
+            NumbersBefore._asked = {}
+
+    @staticmethod
+    def before(value, space, key):
+        """Returns what was there, where there is `value` now; None if that is not what the effects have left."""
+        if not NumbersBefore._asked:
+            return value
+        before, left = NumbersBefore._asked.get((id(space), key), (value, value))
+        return before if value is left or (type(value) is type(left) and value == left) else None
+
+
 class StateInput(NamedTuple):
     """An attribute in which a run finds tensors that the one before has left there."""
 
@@ -251,7 +289,7 @@ class StatePredicate:
         values = []
         for owner, name, more in self.parts:
             if owner is not None:
-                value = held_in(owner, name)
+                value = NumbersBefore.before(held_in(owner, name), space_of(owner), name)
                 if type(value) is not (float if more is None else int):
                     return None
                 more = value if more is None else more + value

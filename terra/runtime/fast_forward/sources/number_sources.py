@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terra.runtime.fast_forward.sources.effects import held_in, put
+from terra.runtime.fast_forward.sources.effects import NumbersBefore, held_in, put, space_of
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource
 
 KINDS = frozenset([float, np.float64, np.float32])  # of numbers that may vary; integers do, too, in ways of their own
@@ -43,8 +43,8 @@ class StorageSource:
         """Returns what is there now; None if there is nothing. `given`: the step's arguments, in order."""
         try:
             if type(self.holder) is CellType:
-                return self.holder.cell_contents
-            return (given if self.holder is None else self.holder)[self.key]
+                return NumbersBefore.before(self.holder.cell_contents, self.holder, self.key)
+            return given[self.key] if self.holder is None else NumbersBefore.before(self.holder[self.key], self.holder, self.key)
         except (KeyError, IndexError, ValueError):
             return None
 
@@ -76,7 +76,7 @@ class CounterSource(NamedTuple):
     __hash__ = None
 
     def value(self, given):
-        value = held_in(self.owner, self.name)
+        value = NumbersBefore.before(held_in(self.owner, self.name), space_of(self.owner), self.name)
         return value + self.more if type(value) is int else None
 
 

@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterable, NamedTuple
 import numpy as np
 
 from terra import ours
-from terra.runtime.fast_forward.sources.effects import put_contents
+from terra.runtime.fast_forward.sources.effects import NumbersBefore, put_contents
 from terra.runtime.fast_forward.sources.number_sources import KINDS, is_large
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import PLAIN
@@ -171,16 +171,18 @@ class OpaqueCall:
 
 
 def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: list, unsteady: set, note: Callable | None = None, first: int = 0,
-             n_had: int = 0, still_holds: Callable[[], bool] | None = None, changes: Callable[[], Iterable] = tuple) -> tuple[int, Any] | None:
+             n_had: int = 0, still_holds: Callable[[], bool] | None = None, changes: Callable[[], Iterable] = tuple,
+             changed: dict | None = None) -> tuple[int, Any] | None:
     """Makes the opaque calls of a record, with the effects before each, which `build(template)` makes of their templates.
 
-    `still_holds`: asked after each call that may change what is guarded; `changes` gives what has changed of that, as `GuardSet.changes` does: where the code around runs instead, it finds that
+    `still_holds`: asked after each call that may change what is guarded, of which numbers count as before the effects (`changed`, see `NumbersBefore`); `changes` gives what has changed of that, as `GuardSet.changes` does: where the code around runs instead, it finds that
     unchanged up to the call. `first`: how many outcomes calls before these have; `n_had`: how many effects were had before.
 
     Returns (how many effects were had, a function that takes them back), or None if a call did not give what was expected; then no effect was had, and the outcomes are pending.
     `results` gets what the calls have given, `unsteady` the key of a call that gave another number or text than was expected: so it will again; `note`, if given, is told of each call that was made: (call, parts, what it gave).
     """
     had: list = []  # (an effect, or a `_Touch`; what there was before)
+    numbers = NumbersBefore({} if changed is None else changed)
 
     def take_back() -> None:
         for effect, before in reversed(had):
@@ -194,6 +196,7 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
                 value = build(effect.template)
                 had.append((effect, effect.state()))
                 effect.apply(value)
+                numbers.note(*had[-1])
                 n_had += 1
             held = [(it, it.copy()) for it in call.touches]
             function, args, kwargs = parts = call.constant or build(call.parts)
@@ -210,7 +213,7 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
             is_another = outcome.error is None and not _is_expected(outcome.value, call.expected)
             if is_another and may_be_another(outcome.value):
                 unsteady.add(call.key)
-            if outcome.error is not None or is_another or not (call.is_blind or call.keeps_guards or still_holds is None or still_holds()):
+            if outcome.error is not None or is_another or not (call.is_blind or call.keeps_guards or still_holds is None or numbers.ask(still_holds)):
                 take_back()
                 if n > 0:
                     pending[n - 1].left.extend([_put_back(*change) for change in list(changes())])

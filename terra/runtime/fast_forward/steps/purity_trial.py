@@ -6,6 +6,7 @@ from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.fast_forward.cache.call_records import RecordVariants
 from terra.runtime.fast_forward.sources.number_sources import SHARED, differ
 from terra.runtime.fast_forward.steps.observed_runs import renewed_object
+from terra.trial import is_power
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
 _MOST_VARIED = 4  # times that numbers are found to vary without a jump in between: those of objects that are made anew always are others
@@ -15,7 +16,7 @@ _GROWING = 4  # calls in a row with growing integers, after which that is believ
 class PurityTrial:
     """Holds what came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
-    __slots__ = ("name", "visits", "next", "tries", "reason", "variants", "jumps", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
+    __slots__ = ("name", "visits", "next", "early", "fruitless", "row", "jumped_before", "tries", "reason", "variants", "jumps", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
                  "given", "growing", "renewed")
 
     def __init__(self, called):
@@ -23,6 +24,9 @@ class PurityTrial:
         self.name = called.__qualname__ if type(called) is FunctionType else f"{type(called.layer).__name__}.call"
         self.visits = 0
         self.next = 2  # the first visit records what the framework does
+        self.early = 0  # calls before which the integers in it cannot be told from others
+        self.fruitless = 0  # observations without success since the last one that had some
+        self.row = self.jumped_before = 0  # visits in a row without a jump in between; jumps before the last one
         self.tries = 0
         self.renewed = None  # what was another object each time, where that is why it was given up
         self.reason = None  # why the last run was impure
@@ -47,7 +51,9 @@ class PurityTrial:
             return False
         before, self.given = self.given, [x for x in arguments if type(x) is int]
         self.growing = self.growing + 1 if len(before) == len(self.given) and any(a < b < SHARED for a, b in zip(before, self.given)) else 0
-        return self.visits >= self.next and self.growing < _GROWING
+        self.row, self.jumped_before = self.row + 1 if self.jumps == self.jumped_before else 1, self.jumps
+        is_moment = self.visits >= self.next and self.visits + self.jumps >= self.early
+        return (is_moment or (self.jumps > 0 and is_power(self.row))) and self.growing < _GROWING  # or records that were good for others are no more
 
     def _tried(self):
         self.tries += 1
@@ -88,14 +94,16 @@ class PurityTrial:
             self.carried.update((carried.key, carried) for carried in carries)
             self.variants.clear()
         if run.too_early:
-            self.next = self.visits + run.too_early
+            self.next, self.early = self.visits + 1, self.visits + self.jumps + run.too_early
             return
         self._tried()
+        self.fruitless += 1
         # What is passing is recorded in between, which may take a while.
-        self.next = self.visits + (2 if run.passing and self.tries <= _MOST_TRIES // 2 else 1 << self.tries)
+        self.next = self.visits + (2 if run.passing and self.fruitless <= _MOST_TRIES // 2 else 1 << min(self.fruitless, _MOST_TRIES))
 
     def learned(self, signature, record):
         self.next = self.visits + 1
+        self.fruitless = 0
         variants = self.variants.setdefault(signature, RecordVariants())
         variants.learn(record)
         if not record.depends_on_values:

@@ -71,13 +71,11 @@ class Arrays(Handler):
 
     def piece(self, it, conversion, spec):
         """Returns the text that an f-string makes of `it`."""
-        if it in self.run.opaque:
-            return self.run.opaque.make(formatted_as, (it, conversion, spec), {}, "prints what unknown code gives")
         return self.text_of(it, conversion, spec) or formatted_as(self.run.operands.formatted(it), conversion, spec)
 
     def joined(self, pieces):
         """Returns the text that an f-string makes of these."""
-        return self.text(joined, (pieces,)) or "".join(pieces)
+        return self.text(joined, (tuple(pieces),)) or "".join(pieces)
 
     def text_of(self, it, conversion=-1, spec=""):
         """Returns the text of a tensor of this step, or of something that was read of one; None of anything else."""
@@ -86,8 +84,10 @@ class Arrays(Handler):
         return self.text(formatted_as, (it, conversion, spec))
 
     def text(self, function, args):
-        """Returns the text that a function makes of what was read of tensors, and was not looked at; None if that is not among the arguments."""
+        """Returns the text that a function makes of what was read of tensors, and was not looked at, of what unknown code gives, or of numbers that vary; None if none of that is among the arguments."""
         deferred = self.run.deferred
+        if self.run.reason is None and any(map(self._varies, args)):
+            return self.run.opaque.make(function, args, {}, "prints what unknown code gives, or a number that varies")
         if self.run.reason is not None or not (deferred.held or deferred.calculated):
             return None
         found, sources = [], []
@@ -107,6 +107,10 @@ class Arrays(Handler):
         self.run.operands.note_printing()
         deferred.calculated[id(value)] = value, Calculation(function, parts, (), ()), Line(), [part.value for part in sources]
         return value
+
+    def _varies(self, it):
+        """Whether unknown code gives it, or it is a number that varies, or one of these is in it."""
+        return any(map(self._varies, it)) if type(it) is tuple else it in self.run.opaque or self.run.deferred.number(it) is not None
 
     def as_text(self, callee, args):
         """Returns what str, repr or format gives of what was read of a tensor, or of an object whose class says in Python what that is; None of anything else."""

@@ -50,13 +50,15 @@ class Builtins(Handler):
         if callee is hasattr or callee is getattr:
             return functools.partial(self._get_attribute, callee)
         if id(callee) in _REDUCING:
-            return functools.partial(self._reduce, callee, form)
+            return functools.partial(self.run.contents.reduce, callee, form)
         if id(callee) in _ITERATING or id(callee) in _FORMATTING or callee is callable:
             return functools.partial(self._on_one, callee)
         if id(callee) in _CALCULATING or id(callee) in FUNCTIONS or owner is math:
             return functools.partial(self.on_plain, callee)
         if callee is id:
             return self.run.objects.identity
+        if callee is vars or callee is globals:
+            return functools.partial(self.run.classes.namespace, callee)
         if callee is object.__new__:
             return self.run.objects.new
         if callee is print:
@@ -90,7 +92,7 @@ class Builtins(Handler):
         return functools.partial(self.on_containers, callee)
 
     @ours.calling
-    def _key(self, function, it):
+    def key(self, function, it):
         """By what a builtin compares things."""
         key = function(it)
         self.run.operands.compared(key)
@@ -159,33 +161,6 @@ class Builtins(Handler):
             for x in it:
                 self.element(x)
 
-    def _reduce(self, callee, form, /, *args, **kwargs):
-        """Call sum, min, any and the like."""
-        if not kwargs and (callee is min or callee is max):
-            value = self.run.operands.calculates(callee, args)
-            if value is not None:
-                return value
-        check = self.run.operands.truth if callee is any or callee is all else self.element
-        given = []
-        for x in args:
-            if type(x) in ITERATORS:
-                self.run.contents.look_into(x)
-                x = map(functools.partial(self.shown, check), x)
-            elif type(x) in LISTS or type(x) is tuple:
-                self.run.contents.look_into(x)
-                for y in x:
-                    check(y)
-            else:
-                check(x)
-            given.append(x)
-        for name, x in kwargs.items():
-            if name == "key" and x is not None:
-                kwargs["key"] = functools.partial(self._key, self.run.calls.builtin(x))
-            else:
-                self.element(x)
-        result = form(*given, **kwargs)
-        return self._made(result) if callee is sorted else result
-
     @ours.calling
     def make_record(self, callee, /, *args, **kwargs):
         """Make an instance of a data class."""
@@ -232,7 +207,7 @@ class Builtins(Handler):
             elif type(x) not in TENSORS and not isinstance(x, (type, *_FUNCTIONS)):
                 self.run.classes.note_class(x)
                 self.run.classes.found(type(x).__mro__, "__call__", None)
-        return self._made(callee(*args)) if callee is iter else callee(*args)
+        return self.made(callee(*args)) if callee is iter else callee(*args)
 
     @ours.calling
     def on_containers(self, callee, /, *args, **kwargs):
@@ -275,9 +250,9 @@ class Builtins(Handler):
             if (why := self.run.attempted(check, x)) is not None:
                 return self.run.opaque.make(callee, args, kwargs, why)
         result = callee(*args, **kwargs)
-        return self._made(result) if callee.__name__ in methods.MAKING else result
+        return self.made(result) if callee.__name__ in methods.MAKING else result
 
-    def _made(self, result):
+    def made(self, result):
         if type(result) in LISTS or type(result) is collections.deque or type(result) in ITERATORS:
             self.run.fresh(result)
         return result
@@ -366,7 +341,7 @@ class Builtins(Handler):
                 self.run.operands.operand(x) if type(x) not in TENSORS or callee is bool else None
             elif callee is not type and callee is not contextlib.nullcontext:
                 self.run.contents.iterated(x)
-        made = self._made(callee(*args, **kwargs))
+        made = self.made(callee(*args, **kwargs))
         if callee in (set, frozenset, dict) and not all(type(x) in SCALARS for x in made):
             self.run.impure("makes a set of objects")  # which may have an __eq__ and a __hash__ of their own
         return made

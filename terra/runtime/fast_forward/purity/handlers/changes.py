@@ -1,6 +1,7 @@
 """The observer's part for changes: of attributes, items and variables, which are effects of a run (see `effects`), and of containers, which only its own may be."""
 
 import functools
+import operator as operators
 import threading
 from types import FunctionType, ModuleType
 
@@ -219,13 +220,17 @@ class Changes(Handler):
             self.run.runner.program.counters.add((id(owner), name))
             self.sets(owner, name, added + (known.added if known is not None else 0))
             return it
+        if self.run.places.is_read_anew(owner, name):
+            it = Becomes(self.run.opaque.operated(OPERATORS[operator], self.run.opaque.reads(owner, name), it))
+            self.sets(owner, name)
+            return it
         if type(owner) in WITH_ITEMS:
             self.run.contents.keys(owner)
             self.run.places.take(owner, name)
         else:
             self.run.attributes.attribute(owner, name)
         it = self.inplace(it, held, operator)
-        if type(held) is not list:  # which stays where it is
+        if type(held) is not list and not (type(held) is np.ndarray and type(it) is Becomes):  # which stay where they are
             self.sets(owner, name)
         return it
 
@@ -241,6 +246,8 @@ class Changes(Handler):
         if kind is list and not self.run.born.has(held) and operator == "Add" and self.run.reason is None:
             self.run.opaque.make(list.extend, (held, it), {}, "changes a container that it has not made")
             return []
+        if kind is np.ndarray and not self.run.born.has(held) and self.run.reason is None:
+            return Becomes(self.run.opaque.make(_in_place(operator), (held, it), {}, "changes an array in place"))
         if kind is list or kind is set or kind is dict:
             if kind is set or self.stored(held, value=it) is not held:
                 self.run.impure(f"changes a {kind.__name__} in place")
@@ -290,3 +297,8 @@ class _Set:
 
     def __setattr__(self, name, value):
         self._call(value)
+
+
+def _in_place(operator):
+    """Returns the function that applies an operator in place."""
+    return getattr(operators, f"i{OPERATORS[operator].__name__.rstrip('_')}")

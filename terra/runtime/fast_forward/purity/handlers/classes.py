@@ -2,15 +2,18 @@
 
 import abc
 import collections
+import sys
 import threading
 from types import FunctionType, GetSetDescriptorType, ModuleType, SimpleNamespace, UnionType
 
+from terra import ours
 from terra.frameworks import framework_objects
 from terra.runtime.fast_forward.guards import patch_guard
 from terra.runtime.fast_forward.purity.facts.attribute_lookup import attributes_of, registered
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
 from terra.runtime.fast_forward.purity.run import Handler
+from terra.runtime.interpreter import frames
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_c_class, is_frameworks_function, is_librarys, is_named_tuple
 
 _PLAIN_SETTERS = [defined(cls, "__setattr__") for cls in (object, SimpleNamespace, threading.local)]
@@ -73,6 +76,21 @@ class Classes(Handler):
         """Whether attributes of objects of class `kind` are looked up as Python does."""
         getter = self.found(kind.__mro__, "__getattribute__", None)
         return any(getter is plain for plain in _PLAIN_GETTERS) or is_frameworks_function(getter)
+
+    @ours.calling
+    def namespace(self, callee, /, *args):
+        """Call vars or globals."""
+        if not args:
+            caller = frames.around_ours(sys._getframe(1))
+            return caller.f_globals if callee is globals else caller.f_locals
+        if callee is vars and len(args) == 1 and self.run.reason is None and args[0] not in self.run.opaque and not self.run.born.has(args[0]):
+            kind = type(args[0])
+            held = attributes_of(args[0], kind) if not is_librarys(kind) else None
+            if type(held) is dict and self.is_looked_up_plainly(kind):
+                self.run.reads.object(args[0], kind, held)
+                return held
+        self.run.impure(f"calls {callee.__name__}")
+        return callee(*args)
 
     def is_named_tuple(self, kind):
         """Whether `kind` is a class of named tuples that are searched as all tuples are; what it defines is noted."""

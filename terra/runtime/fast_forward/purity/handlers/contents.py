@@ -6,16 +6,21 @@ Operators look as deep as their operands go, so the containers in a container ar
 import collections
 import functools
 import itertools
+from types import FunctionType
 
 import numpy as np
 
 from terra import ours
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItems, SpecialMethod
+from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItems, Operated, SpecialMethod
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
-from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, VIEWS, is_container, is_librarys, is_like_builtin
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, VIEWS, defined, is_container, is_librarys, is_like_builtin
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import private_names as tfi
+from terra.transform import policy
+
+
+_KNOWN = frozenset([tuple, str, bytes, range, np.ndarray, *LISTS, *VIEWS, *ITERATORS])
 
 
 class Contents(Handler):
@@ -91,7 +96,7 @@ class Contents(Handler):
 
     def container(self, it):
         """An item or slice of `it` is taken."""
-        if it in self.run.opaque:
+        if it in self.run.opaque or self.is_unknown(it):
             return OpaqueItems(self.run.opaque, it)
         self.run.before = len(self.run.runner.log)
         self.run.deferred.looked_at(it)
@@ -101,12 +106,70 @@ class Contents(Handler):
 
     def iterated(self, it):
         """The items of `it` are looked at in turn, by it or what this returns."""
-        return self.run.fresh(self.run.opaque.items(it)) if it in self.run.opaque else self.container(it)
+        return self.run.fresh(self.run.opaque.items(it)) if it in self.run.opaque or self.is_unknown(it) else self.container(it)
+
+    def is_unknown(self, it):
+        """Returns whether it is a container of a library's, of a class that nothing is known of: what is done with it is an opaque call."""
+        kind = type(it)
+        if self.run.reason is not None or kind in _KNOWN or kind in TENSORS or kind in PLAIN or self.run.born.has(it) or id(it) in self.run.given:
+            return False
+        taking = defined(kind, "__getitem__")
+        return taking is not None and hasattr(kind, "__len__") and not (type(taking) is FunctionType and policy.may_know_program(taking)) and self.run.attempted(self.look_into, it) is not None
 
     @ours.calling
     def chained(self, items, /):
         """Call `itertools.chain.from_iterable`."""
         return self.run.fresh(itertools.chain.from_iterable(map(self.iterated, self.iterated(items))))
+
+    @ours.calling
+    def reduce(self, callee, form, /, *args, **kwargs):
+        """Call sum, min, max, sorted, any or all."""
+        operands, builtins = self.run.operands, self.run.builtins
+        if not kwargs and (callee is min or callee is max):
+            value = operands.calculates(callee, args)
+            if value is not None:
+                return value
+        if callee is any or callee is all:
+            show = functools.partial(builtins.shown, operands.truth)
+        elif kwargs.get("key") is not None:
+            show = self._as_it_is  # what is compared is what the function gives of it
+        else:
+            show = self._operated
+        if len(args) == 1 or (args and (callee is sum or callee is sorted)):  # else these are compared themselves
+            given = [self._shown_items(args[0], show), *map(show, args[1:])]
+        else:
+            given = [*map(show, args)]
+        for name, x in kwargs.items():
+            kwargs[name] = functools.partial(builtins.key, self.run.calls.builtin(x)) if name == "key" and x is not None else show(x)
+        result = form(*given, **kwargs)
+        if type(result) is Operated:
+            return result.it
+        return builtins.made([x.it if type(x) is Operated else x for x in result]) if callee is sorted else result
+
+    def _shown_items(self, it, show):
+        """Returns what has the items of `it` that `show` gives of them."""
+        if it in self.run.opaque:
+            it = self.run.opaque.items(it)
+        if type(it) in ITERATORS:
+            self.look_into(it)
+            return map(show, it)
+        if type(it) in LISTS or type(it) is tuple or type(it) is collections.deque:
+            self.look_into(it)
+            return [*map(show, it)]
+        self.run.builtins.element(it)
+        return it
+
+    @staticmethod
+    def _as_it_is(it):
+        return it
+
+    def _operated(self, it):
+        """Returns what stands for an object that a builtin applies operators to: it itself, unless its class has operators of its own."""
+        if self.run.reason is None and self.run.attempted(self.run.builtins.element, it) is not None and any(
+                self.run.calls.special(it, name) is not None for name in ("__lt__", "__gt__", "__add__")):
+            return Operated(self.run, it)
+        self.run.builtins.element(it)
+        return it
 
     def looped(self, it):
         """A loop goes over `it`: returns what is to take its place. (Whatever else takes items in turn asks `it` how many it has, too.)"""

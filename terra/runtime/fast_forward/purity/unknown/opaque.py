@@ -212,7 +212,7 @@ class Opaque:
             run.impure(f"{reason}, and does so too often")
             return value
         program, which = run.runner.program, (id(getattr(callee, "__self__", None)), id(run.runner.node), sum(call.key == key for call in self.calls))
-        varies = not dropped and (is_unsteady(program, key, which, value) or (may_be_another(value) and any(id(x) in self.unsteady for x in args)))
+        varies = not dropped and (is_unsteady(program, key, which, value) or (may_be_another(value) and any(map(self._is_another_one, args))))
         if varies and run.recording is not None and type(value) in KINDS and (place := where_it_stands(callee)) is not None and all(
                 type(part) is Held and type(part.value) in SCALARS for part in (*parts[1], *parts[2].values())):
             return run.live_calls.gave(value, *place, args, kwargs)
@@ -238,6 +238,10 @@ class Opaque:
             except TypeError:
                 self._known[id(value)] = value, number
         return value
+
+    def _is_another_one(self, it: Any) -> bool:
+        """Returns whether it, or something in it, is a number or text that is another one each time."""
+        return any(map(self._is_another_one, it)) if type(it) is tuple else id(it) in self.unsteady or self._run.deferred.number(it) is not None
 
     def note_draws(self, before: tuple) -> None:
         """Notes that calls have drawn random numbers, if the state of Python's and NumPy's own generators is not what it was `before`."""
@@ -326,8 +330,8 @@ class Opaque:
                 raise Unskippable(f"a method of a {type(owner).__name__} that is an argument")
         if is_tapes(kind):
             raise Unskippable("a tape")
-        if run.deferred.knows(it):
-            return it  # it is read anew each time
+        if run.deferred.knows(it) or run.deferred.number(it) is not None:
+            return it  # it is read, or calculated, anew each time
         run.deferred.looked_at(it)
         return Held(it)
 

@@ -98,6 +98,37 @@ class SpecialMethod:
         return self
 
 
+class Operated:
+    """Stands in for an object of the program's that a builtin compares with others, or adds to them: its class defines in Python how."""
+
+    __slots__ = ("_run", "it")
+
+    def __init__(self, run: Any, it: Any):
+        self._run, self.it = run, it
+
+    @staticmethod
+    def _plain(it: Any) -> Any:
+        return it.it if type(it) is Operated else it
+
+    @ours.calling
+    def __lt__(self, other: Any) -> Any:
+        return self._run.operands.comparison("Lt", self.it, self._plain(other))
+
+    @ours.calling
+    def __gt__(self, other: Any) -> Any:
+        if self._run.calls.special(self.it, "__gt__") is None:  # so the other one is asked
+            return self._run.operands.comparison("Lt", self._plain(other), self.it)
+        return self._run.operands.comparison("Gt", self.it, self._plain(other))
+
+    @ours.calling
+    def __add__(self, other: Any) -> Any:
+        return Operated(self._run, self._run.operands.binary("Add", self.it, self._plain(other)))
+
+    @ours.calling
+    def __radd__(self, other: Any) -> Any:
+        return Operated(self._run, self._run.operands.binary("Add", other, self.it))
+
+
 class Printed:
     """Stands in for an object of the program's that is made a text of: its class defines in Python how."""
 
