@@ -13,6 +13,7 @@ import statistics
 GRACE = 2.0  # seconds that may be spent before anything is saved
 LEARNING = 12  # steps whose time may be spent besides: less, and steps of a second would not be learned for minutes
 SHARE = 0.1  # of what eager execution takes, that may be spent besides
+TRACED = 2  # steps that are traced before there is a graph
 FIRST = 2  # steps that make variables and kernels, in any way to run: they do not count
 SAMPLES = 15  # times of imperative steps that are kept
 SECONDS_PER_OPERATION = 1.3e-3  # that a graph takes to build: two cores, 7,500 operations; only the order of magnitude matters
@@ -105,6 +106,10 @@ class Account:
         """Returns whether a graph of so many operations may be built now."""
         needed = self.building + operations * SECONDS_PER_OPERATION
         return needed <= GRACE or needed <= self._run
+
+    def to_begin_anew(self, building):
+        """Returns how long it takes to trace a function anew, as far as the last time tells; `building`: how long its graph does."""
+        return TRACED * self._last_traced + building
 
     def describe(self):
         """A line for the user."""

@@ -22,6 +22,12 @@ from tests import harness
 from tests.corpus import Spec
 
 EXACT = Spec("tails", "tf", None, exact=True)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """Functions are cut at once, however short a run may be."""
+    monkeypatch.setattr(tails, "_PAID", 0.0)
 CUT, WHOLE = [], []
 
 
@@ -507,6 +513,15 @@ def test_explain_tells_of_it():
     step, _, _ = cut_step()
     line = step.__wrapped__.__code__.co_firstlineno + 2
     assert f"test_tails.py:{line}" in str(terra.explain(step)) and "behind the step" in str(terra.explain(step))
+
+
+def test_a_short_run_is_not_worth_a_cut(monkeypatch):
+    monkeypatch.setattr(tails, "_PAID", 1e3)
+    step, _ = a_meter(coexecute)[:2]
+    assert step.tails.current is None and step.stats().tracing_steps <= 3
+    monkeypatch.setattr(tails, "_PAID", 0.05)
+    calls(step, 60)
+    assert step.tails.current is not None
 
 
 def test_an_excess_of_tensors(monkeypatch):

@@ -97,9 +97,11 @@ class PurityTrial:
             self.next, self.early = self.visits + 1, self.visits + self.jumps + run.too_early
             return
         self._tried()
-        self.fruitless += 1
-        # What is passing is recorded in between, which may take a while.
-        self.next = self.visits + (2 if run.passing and self.fruitless <= _MOST_TRIES // 2 else 1 << min(self.fruitless, _MOST_TRIES))
+        if run.passing and self.tries <= _MOST_TRIES // 2:  # what is passing is recorded in between, which may take a while
+            self.next = self.visits + 2
+        else:
+            self.fruitless += 1
+            self.next = self.visits + (1 << min(max(self.tries, self.fruitless), _MOST_TRIES))
 
     def learned(self, signature, record):
         self.next = self.visits + 1

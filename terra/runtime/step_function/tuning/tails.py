@@ -18,6 +18,7 @@ from terra.tf import private_names as tfi
 from terra.transform import parts
 
 _STEPS = 16  # whose code has run, one after the other, after which a function is cut
+_PAID = 1.0  # times that these must have taken what it takes to trace the function anew, and to build its graph: a run may be short
 _LOOKS = 8  # steps that are looked at for a place to cut
 _FEW, _TIMES = 8, 5  # operations that a tail may issue one by one, if the head issues so many times as many
 _FEW_TENSORS, _MOST = 40, 2000  # tensors that it may make in each step; those beyond these, in all, after which it is taken back
@@ -87,6 +88,9 @@ class Tails:
     def _may_be_cut(self) -> bool:
         function, wrapped, form, account = self._function, self._function.__wrapped__, self._function.current(), self._function.policy.account
         if not (account.may_trace() and account.may_build(len(function.store.graph))):  # which a function that is cut needs
+            return False
+        took, stats = function.policy.times()[0], function._stats
+        if took is None or took * self._ran < _PAID * account.to_begin_anew(stats.generation_s / max(stats.graphs, 1)):
             return False
         return (type(_plain(wrapped)) is type(_plain(form)) is FunctionType and not (type(form) is MethodType and is_keras_step(form)) and function.located
                 and function.segments is None and function.specialisation is None and function.options.fast_forward is True)
