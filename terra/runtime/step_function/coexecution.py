@@ -164,17 +164,14 @@ class Coexecuted(AsWritten):
             return self.current()(*args, **kwargs)
         held, tail = (), self.tails.now()
         try:
-            interception.end_open_step()
-            held = signal_handlers.put_off()
-            result = self._step(args, kwargs) if spans.recorder is None and not tfi.is_profiling() else recorded.step(self, self._step, args, kwargs)
-        except BaseException as error:
-            tracebacks.clean(error)
-            raise
-        finally:
-            current_step.lock.release()
-            if held:
-                signal_handlers.put_back(held)
-        try:
+            try:
+                interception.end_open_step()
+                held = signal_handlers.put_off()
+                result = self._step(args, kwargs) if spans.recorder is None and not tfi.is_profiling() else recorded.step(self, self._step, args, kwargs)
+            finally:
+                current_step.lock.release()
+                if held:
+                    signal_handlers.put_back(held)
             return result if tail is None else tail.run(result, args, kwargs)
         except BaseException as error:
             tracebacks.clean(error)

@@ -22,13 +22,13 @@ from tests import harness
 from tests.corpus import Spec
 
 EXACT = Spec("tails", "tf", None, exact=True)
+CUT, WHOLE = [], []
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     """Functions are cut at once, however short a run may be."""
     monkeypatch.setattr(tails, "_PAID", 0.0)
-CUT, WHOLE = [], []
 
 
 def cut(f):

@@ -96,8 +96,9 @@ class Contents(Handler):
 
     def container(self, it):
         """An item or slice of `it` is taken."""
-        if it in self.run.opaque or self.is_unknown(it):
-            return OpaqueItems(self.run.opaque, it)
+        return OpaqueItems(self.run.opaque, it) if self.is_opaque(it) else self._understood(it)
+
+    def _understood(self, it):
         self.run.before = len(self.run.runner.log)
         self.run.deferred.looked_at(it)
         if type(it) not in PLAIN and type(it) not in TENSORS:
@@ -106,10 +107,12 @@ class Contents(Handler):
 
     def iterated(self, it):
         """The items of `it` are looked at in turn, by it or what this returns."""
-        return self.run.fresh(self.run.opaque.items(it)) if it in self.run.opaque or self.is_unknown(it) else self.container(it)
+        return self.run.fresh(self.run.opaque.items(it)) if self.is_opaque(it) else self._understood(it)
 
-    def is_unknown(self, it):
-        """Returns whether it is a container of a library's, of a class that nothing is known of: what is done with it is an opaque call."""
+    def is_opaque(self, it):
+        """Returns whether what is done with it is an opaque call: unknown code gave it, or it is a container of a library's, of a class that nothing is known of."""
+        if it in self.run.opaque:
+            return True
         kind = type(it)
         if self.run.reason is not None or kind in _KNOWN or kind in TENSORS or kind in PLAIN or self.run.born.has(it) or id(it) in self.run.given:
             return False

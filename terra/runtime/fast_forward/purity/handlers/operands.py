@@ -200,7 +200,7 @@ class Operands(Handler):
 
     def contains(self, left, right):
         """`left in right`"""
-        if left in self.run.opaque or right in self.run.opaque or self.run.contents.is_unknown(right):
+        if left in self.run.opaque or self.run.contents.is_opaque(right):
             return self.run.opaque.operated(operator.contains, right, left)
         left, right = self.compared(left), self.searched(right)
         return self.run.result(left in right)

@@ -48,7 +48,7 @@ class Places(Handler):
     def _is_told(self, value):
         """Whether an integer can be told from others; else, how much larger it must be for that is noted."""
         if 0 <= value < SHARED:
-            self.run.too_early = max(self.run.too_early, SHARED - value)
+            self.run.waits(SHARED - value)
         return is_large(value)
 
     def take(self, it, key):
