@@ -5,6 +5,7 @@ cannot be skipped, the step is cut before it: the step is its head, which is ski
 are issued one by one, so what a tail does is right whatever it does; a tail that issues many operations is taken back into the step.
 """
 
+import weakref
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -15,7 +16,7 @@ from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.execution.step import Step
 from terra.runtime.fast_forward.steps.pure_functions import is_keras_step
 from terra.tf import private_names as tfi
-from terra.transform import parts
+from terra.transform import forms, parts
 
 _STEPS = 16  # whose code has run, one after the other, after which a function is cut
 _PAID = 1.0  # times that these must have taken what it takes to trace the function anew, and to build its graph: a run may be short
@@ -29,7 +30,7 @@ class Tail:
 
     def __init__(self, found: parts.Parts, whole: FunctionType, owner: tuple):
         self._owner = owner  # that of a bound method
-        self._made_of = whole.__code__, whole.__defaults__, whole.__kwdefaults__
+        self._of = forms.Form(weakref.ref(whole), found.head, whole.__code__, whole.__defaults__, whole.__kwdefaults__)
         self._tail = found.tail
         self.file, self.line = whole.__code__.co_filename, found.line  # where it begins
         self.head, self.plain_head = (MethodType(head, *owner) if owner else head for head in (found.head, found.plain_head))
@@ -37,8 +38,7 @@ class Tail:
 
     def is_of(self, whole: FunctionType) -> bool:
         """Returns whether nobody has changed the function since."""
-        code, defaults, named = self._made_of
-        return whole.__code__ is code and whole.__defaults__ is defaults and whole.__kwdefaults__ is named
+        return not forms.is_changed(whole, self._of)
 
     @ours.calling
     def run(self, given: Any, args: tuple, kwargs: dict) -> Any:
