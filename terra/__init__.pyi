@@ -73,6 +73,7 @@ class Stats:
     recurrent_layers: int
     recurring_steps: int
     compiled_steps: int
+    walked_calls: int
     verified_calls: int
     verified_graphs: int
     python_stall_s: float

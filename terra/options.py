@@ -106,7 +106,8 @@ class Stats:
     thread (because steps proved to be shorter so). `rolled_loops` are the loops whose trip count varies and whose iterations therefore share a graph,
     `pieces` the parts that steps are cut into for that (and at recursive calls), each with a graph of its own; `recurrent_layers` the RNN layers of
     Keras whose loop over time varies, or is compiled by XLA, and is one operation of the graph instead; `recurring_steps` are the co-executed steps
-    that were not cut, because arguments of the same structure had come again and again. `verified_calls` and `verified_graphs` count what `verify`
+    that were not cut, because arguments of the same structure had come again and again. `walked_calls` counts calls of the framework's that could
+    not be skipped, but were replaced by calls of their parts. `verified_calls` and `verified_graphs` count what `verify`
     has run both ways: calls that would have been skipped, and graphs. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a
     fetch, or because too many steps were in flight), `generation_s` what generating and instantiating graphs took (in a helper thread).
     """
@@ -131,6 +132,7 @@ class Stats:
     recurrent_layers: int = 0
     recurring_steps: int = 0
     compiled_steps: int = 0
+    walked_calls: int = 0
     verified_calls: int = 0
     verified_graphs: int = 0
     python_stall_s: float = 0.0

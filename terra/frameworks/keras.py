@@ -34,6 +34,7 @@ OF_FUNCTIONS = (
 # Methods by which the program's code calls the framework: (module, class, methods).
 ENTRIES = (
     (BASE_LAYER, "Layer", ("__call__",)),
+    ("keras.src.ops.operation", "Operation", ("__call__",)),
     ("keras.src.losses.loss", "Loss", ("__call__",)),
     ("keras.src.backend.common.variables", "Variable", ("assign", "assign_add", "assign_sub")),
     ("keras.src.backend.common.variables", "KerasVariable", ("assign", "assign_add", "assign_sub")),

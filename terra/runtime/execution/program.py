@@ -126,6 +126,7 @@ class Program:
         self.owners = {}  # such a place without the object -> the places with records; None: objects come there that are made anew in each step
         self.states = {}  # such a place -> {(id of an object, name): `StateInput`} of the attributes that count as arguments of the call
         self.back_off = BackOff()  # of recording calls at such places
+        self.walks = {}  # such a place -> what is known of the parts of calls that cannot be skipped, see `sites.walks`; False: nothing
         self.unskippable = {}  # such a place -> (how often a call could not be recorded, why the last one could not)
 
     @property
@@ -180,6 +181,7 @@ class Program:
         self.trials.clear()
         self.tried.clear()
         self.only_within.clear()
+        self.walks.clear()
         self.back_off = BackOff()
         self.whole = self.step_cache = None
         for node in self._nodes:

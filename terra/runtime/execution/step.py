@@ -22,7 +22,7 @@ RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 class Counts:
     """The numbers that a step counts."""
 
-    __slots__ = ("name", "feeds", "fetches", "fast_forwards", "whole_steps", "python_stall", "waited_at_once", "waited_steps", "verified_calls", "verified_graphs")
+    __slots__ = ("name", "feeds", "fetches", "fast_forwards", "whole_steps", "python_stall", "waited_at_once", "waited_steps", "verified_calls", "verified_graphs", "walked_calls")
 
     def __init__(self, name=""):
         self.name = name  # of the step function
@@ -30,7 +30,7 @@ class Counts:
         self.python_stall = 0.0
         self.waited_at_once = 0  # steps in a row that Python waited for as soon as they were dispatched
         self.waited_steps = 0
-        self.verified_calls = self.verified_graphs = 0
+        self.verified_calls = self.verified_graphs = self.walked_calls = 0
 
 
 class Step:
@@ -68,7 +68,7 @@ class Step:
         self.verifies = function.options.verify
         if self.verifies:
             self.differences = []  # from eager execution, that were found by that
-        self.enters = None  # the object of the framework's of which a call is made that cannot be skipped: its parts may be
+        self.enters = None  # an `entered.Entered` while the framework's code makes a call that cannot be skipped: its parts may be
         self.draws = []  # (state before, state after) of Python's and NumPy's own generators, for each call that draws of them and is recorded
         self.creates_variables = False
         self.new_handles = {}  # id -> handle of the variables that the step created

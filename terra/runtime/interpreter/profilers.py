@@ -47,7 +47,7 @@ def is_watching(profile):
 
 
 def unwatched(look: Callable, *args: Any) -> Any:
-    """Returns `look(*args)`, which may read source files, while nobody looks out for what does."""
+    """Returns `look(*args)`, while nobody looks out for what that does."""
     profile = sys.getprofile()
     looks_out = is_watching(profile)
     try:
@@ -55,7 +55,7 @@ def unwatched(look: Callable, *args: Any) -> Any:
             sys.setprofile(None)
         return look(*args)
     finally:
-        if looks_out:
+        if looks_out and sys.getprofile() is None:  # else it has set one of its own
             sys.setprofile(profile)
 
 

@@ -21,4 +21,4 @@ def snapshot(stats, counts):
     """`Stats` with what the steps have counted."""
     return dataclasses.replace(
         stats, feeds=counts.feeds, fetches=counts.fetches, fast_forwards=counts.fast_forwards, whole_steps=counts.whole_steps,
-        waited_steps=counts.waited_steps, verified_calls=counts.verified_calls, verified_graphs=counts.verified_graphs, python_stall_s=counts.python_stall)
+        waited_steps=counts.waited_steps, walked_calls=counts.walked_calls, verified_calls=counts.verified_calls, verified_graphs=counts.verified_graphs, python_stall_s=counts.python_stall)

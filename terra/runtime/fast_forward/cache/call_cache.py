@@ -25,7 +25,7 @@ from typing import Any, Callable, NamedTuple
 
 from terra.frameworks import framework_objects
 from terra.location import current_step
-from terra.runtime.fast_forward.cache import call_watch, verification
+from terra.runtime.fast_forward.cache import call_watch, entered, verification
 from terra.runtime.fast_forward.cache.arguments import describe, describe_within, is_held, unread
 from terra.runtime.fast_forward.cache.replay_record import apply_record
 from terra.runtime.fast_forward.cache.inline_cache import entry_fits, add_entry, advance_by_entry
@@ -50,6 +50,7 @@ _MOST_INLINE = 4  # inline cache entries kept per place
 _FRUITLESS, _FRUITLESS_SMALL = 40, 12  # recordings after which, at a place (one of a single function) that is seldom jumped over, a call is recorded when it comes again
 _MANY_SIGHTED, _MOST_SIGHTED = 64, 1000  # such calls, after which one has to come again once more; after which the place is given up if none has come again
 parts_are_sites = None  # makes the methods by which the framework calls itself call sites: set by `substitution.install`
+enter_by_parts = None  # makes a call of the framework's that cannot be skipped by those of its parts that can: set by it, too
 observe_users = None  # makes a call that may run the program's functions, and observes these: set by `substitution.install`
 
 
@@ -140,7 +141,7 @@ def attempt(runner, function, owner, args, kwargs, call):
     cache = runner.program.call_sites.get(call_site)
     if cache is False:
         if not is_another_matter(runner, call_site):
-            return _enter_parts(runner, owner, call)  # it was never skippable
+            return enter_by_parts(runner, call_site, owner, args, kwargs, call)  # it was never skippable
         cache = None
     if cache:
         result = polymorphic_hit(runner, cache, args, kwargs)
@@ -200,15 +201,10 @@ def enter(runner, call):
     return call()
 
 
-def _enter_parts(runner, owner, call):
+def enter_parts(runner, owner, call):
     """Make a call that cannot be skipped, of which those parts are that are calls of the framework's, too."""
     parts_are_sites()
-    step = runner.step
-    before, step.enters = step.enters, owner
-    try:
-        return enter(runner, call)
-    finally:
-        step.enters = before
+    return entered.make(runner.step, entered.Entered(owner), lambda: enter(runner, call))
 
 
 def _enter_fallen_back(runner, owner, keep, inputs, call):
@@ -238,7 +234,7 @@ def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, m
     if cache is None and runner.recorded_within:
         return enter(runner, call), None
     if cache is None and len(call_site) == 4 and not runner.program.may_have_owner(call_site):
-        return _enter_parts(runner, owner, call), None
+        return enter_parts(runner, owner, call), None
     inputs = Inputs()
     found = [runner.tapes.recording is not None]
     keep = [owner]
@@ -282,7 +278,7 @@ def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, m
     if expected is None and not outcomes.pending and (wait := program.back_off.left((call_site, hash(signature)), runner.step.function.n_steps)):
         if runner.observer is not None:
             runner.observer.waits(wait)
-        return (_enter_parts(runner, owner, call) if len(call_site) == 4 else enter(runner, call)), None
+        return (enter_by_parts(runner, call_site, owner, args, kwargs, call) if len(call_site) == 4 else enter(runner, call)), None
     if cache is not None and expected is None and not outcomes.pending and not cache.is_worth_recording(signature, type(owner) is FunctionType and more is None):
         if cache.is_fruitless():
             program.note_unskippable(call_site, "depends on something that is another one nearly each time")

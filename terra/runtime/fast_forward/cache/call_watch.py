@@ -5,6 +5,7 @@ import logging
 import sys
 import warnings
 
+from terra import ours
 from terra.runtime.fast_forward.guards import attribute_filter
 from terra.runtime.fast_forward.guards.asked import GIVING, Asked
 from terra.runtime.interpreter import profilers
@@ -16,6 +17,7 @@ _libraries = {}  # id of a code object that is no user's -> it, and whether it i
 _OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods
 WRITERS = frozenset([*(function.__name__ for function in _OPENING), *_WRITING])  # names of both
 _WARN = frozenset([warnings.warn.__name__])
+_READS = frozenset(["_numpy_internal"])  # the builtin that reads a tensor's value
 ASKS_FOR = "the framework's code asks for {}, which the program sets"
 _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
 
@@ -52,16 +54,17 @@ def writes(function):
     return function in _OPENING or function.__name__ in _WRITING
 
 
-def watch(call, covered):
+def watch(call, covered, may_read=True):
     """Make `call`, which should run nothing of the user's: (its result, why it cannot be skipped or None, whether it has warned).
 
-    covered: a Snapshot of the containers that it may read.
+    covered: a Snapshot of the containers that it may read. may_read: whether it may look at the values of tensors.
 
     What the guards' walk does not see (a method that was put into a class of the framework's, a function held in some closure) is seen here.
     """
-    seen, warned, wanted = [], [], []
-    result = look_out(call, lambda frame: seen.append(frame.f_code), warned.append, covered=covered, wanted=wanted)  # the frame would keep what the code works with
-    why = "runs functions of the user's that were not looked for" if seen else ASKS_FOR.format(", ".join(wanted)) if wanted else None
+    seen, warned, wanted, read = [], [], [], []
+    result = look_out(call, lambda frame: seen.append(frame.f_code), warned.append, lambda frame, function: ours.is_ours(frame) or read.append(function.__name__), covered=covered, wanted=wanted,
+                      builtins=frozenset() if may_read else _READS)  # (a frame, or a bound method, would keep what the code works with)
+    why = "runs functions of the user's that were not looked for" if seen else ASKS_FOR.format(", ".join(wanted)) if wanted else "looks at the values of tensors" if read else None
     return result, why, bool(warned)
 
 

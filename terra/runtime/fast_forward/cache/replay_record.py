@@ -24,20 +24,20 @@ from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tensors.value_key import ValueKey
 
 
-def _build(template, runner, record, inputs):
+def build(template, runner, record, inputs):
     """The result of a skipped call."""
     kind = type(template)
     if kind is ValueKey:
         known = inputs.values.get(template)
         return known if known is not None else runner.placeholder(template, record.shapes)
     if kind is list or kind is tuple:
-        return kind([_build(x, runner, record, inputs) for x in template])
+        return kind([build(x, runner, record, inputs) for x in template])
     if kind is dict:
-        return {k: _build(x, runner, record, inputs) for k, x in template.items()}
+        return {k: build(x, runner, record, inputs) for k, x in template.items()}
     if kind is ExternalInput:
         return inputs.external[template.index]
     if kind is CompositeTemplate:
-        return composites.composite(template.kind, [_build(x, runner, record, inputs) for x in template.parts])
+        return composites.composite(template.kind, [build(x, runner, record, inputs) for x in template.parts])
     if kind is Constant:
         tensor = template.tensor
         return tensor if not vars(tensor) else tensor._copy_to_device(tensor.device)  # what the program has attached to it was for another step
@@ -56,14 +56,14 @@ def _build(template, runner, record, inputs):
             tensor._value = runner.received[template.node]
         return tensor
     if kind is WithAttributes:
-        tensor = _build(template.value, runner, record, inputs)
-        vars(tensor).update({name: _build(x, runner, record, inputs) for name, x in template.attributes.items()})
+        tensor = build(template.value, runner, record, inputs)
+        vars(tensor).update({name: build(x, runner, record, inputs) for name, x in template.attributes.items()})
         return tensor
     if kind is Named:
-        parts = [_build(x, runner, record, inputs) for x in template.parts]
+        parts = [build(x, runner, record, inputs) for x in template.parts]
         return template.kind(parts) if template.kind is tfi.ListWrapper else template.kind(*parts)
     if kind is Instance:
-        return template.filled(_build(template.attributes, runner, record, inputs))
+        return template.filled(build(template.attributes, runner, record, inputs))
     if kind is StepArgument or kind is FedValue:
         return record.find(runner, template)
     if kind is DynamicNumber:
@@ -104,12 +104,12 @@ def apply_record(runner, record, inputs, variants):
     had, made = calls.had, calls.told
     advance(runner, record, inputs.external, *sent, entries)
     for k, mask in record.masks:
-        inputs.masks[k][0]._keras_mask = _build(mask, runner, record, inputs)
+        inputs.masks[k][0]._keras_mask = build(mask, runner, record, inputs)
     for held, _, losses in record.losses:
-        added_losses.leave(held, [_build(x, runner, record, inputs) for x in losses])
+        added_losses.leave(held, [build(x, runner, record, inputs) for x in losses])
     runner.note_formatted(record.formatted)
-    result = _build(record.result, runner, record, inputs)
-    left = [result if effect.template is RESULT else _build(effect.template, runner, record, inputs) for effect in record.effects]
+    result = build(record.result, runner, record, inputs)
+    left = [result if effect.template is RESULT else build(effect.template, runner, record, inputs) for effect in record.effects]
     for effect, value in zip(record.effects[had:], left[had:]):  # (numbers were calculated of those that were there before)
         effect.apply(value)
     if record.opaque:
@@ -139,7 +139,7 @@ class _OpaqueCalls:
         runner, record, inputs = self._runner, self._record, self._inputs
         observer, before, n_read = runner.observer, random_state() if self.told is not None else None, len(runner.read_twice)
         done = opaque_calls.make_all(
-            record.opaque[self._n:end], record.effects, lambda template: _build(template, runner, record, inputs), inputs.opaque, runner.program.unsteady,
+            record.opaque[self._n:end], record.effects, lambda template: build(template, runner, record, inputs), inputs.opaque, runner.program.unsteady,
             None if self.told is None else lambda *call: self.told.append(call), opaque_calls.with_outcomes(record.opaque[:self._n]), self.had,
             lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold(), record.guard.changes, self._changed)
         del runner.read_twice[n_read:]  # by unknown code, of what it is given

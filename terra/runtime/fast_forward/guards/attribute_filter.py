@@ -35,18 +35,34 @@ def note_user_attribute(owner, name):
     librarys = [cls for cls in kind.__mro__ if is_librarys(cls)]
     if not librarys or any(_has(cls, name) for cls in librarys):
         return
-    if known is None or known[0]() is not owner:
-        try:
-            known = _left[key] = weakref.ref(owner, lambda _: _left.pop(key, None)), set(), set()
-        except TypeError:  # there are no weak references to it
-            return
-    known[1].add(name)
+    known = _known_of(owner)
+    if known is not None:
+        known[1].add(name)
 
 
 def is_user_attribute(owner, name):
     """Returns whether guards compare of the attribute only of what kind it is."""
     known = _left.get(id(owner))
     return known is not None and known[0]() is owner and name in known[1]
+
+
+def users_own(owner):
+    """Returns the names of the attributes that an object of a class of the user's has, and nothing of the framework's reads as far as is known."""
+    librarys = [cls for cls in type(owner).__mro__ if is_librarys(cls)]
+    known = _known_of(owner)
+    return [] if known is None else [name for name in vars(owner) if name not in known[2] and not any(_has(cls, name) for cls in librarys)]
+
+
+def _known_of(owner):
+    """The entry of `_left` for an object; None if there are no weak references to it."""
+    key = id(owner)
+    known = _left.get(key)
+    if known is None or known[0]() is not owner:
+        try:
+            known = _left[key] = weakref.ref(owner, lambda _: _left.pop(key, None)), set(), set()
+        except TypeError:
+            return None
+    return known
 
 
 def note_asked(found):

@@ -25,11 +25,12 @@ class GuardBuilder:
     """Visits an object and its parts, each once, and lists their containers; the framework's classes are watched from then on.
 
     `reading`: its parts are only read; what they could call does not matter. `users`: a list for what of the user's they may call. `states`: (id of an object, name) of attributes that are
-    left out.
+    left out. `loose`: of objects of the user's classes, what the user's code alone reads does not matter.
     """
 
-    def __init__(self, containers, arrays, reading=False, users=None, states=()):
+    def __init__(self, containers, arrays, reading=False, users=None, states=(), loose=False):
         self.users = users
+        self.loose = loose
         self.states = states
         self.containers = containers
         self.arrays = arrays
@@ -89,7 +90,10 @@ class GuardBuilder:
             self.containers.added_losses[id(losses)] = losses
             self.seen.add(id(losses))
         self.steps.update([id(value) for name, value in held.items() if name in keras.STEP_CALLERS])
-        self._container(attribute_filter.attributes(owner, self.states), held)
+        states = self.states
+        if self.loose and not is_librarys(kind):
+            states = [(id(owner), name) for name in attribute_filter.users_own(owner)]
+        self._container(attribute_filter.attributes(owner, states), held)
         if type(held.get("_thread_local")) is local:
             self.containers.no_losses(held["_thread_local"])
 

@@ -18,29 +18,38 @@ from terra.runtime.tensors.comparing import equal
 from terra.tf import private_names as tfi
 
 
+class Several:
+    """Stands for several objects of the framework's whose calls are taken for one."""
+
+    def __init__(self, objects):
+        self.objects = objects
+
+
 class GuardSet:
     """All that the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said.
 
     users: a list for the user's functions and classes that the owner's code may call; without it, there must be none. `reads` is what they have read.
     states: (id of an object, name) of attributes that count as arguments of the call.
+    loose: whether none of the user's code is part of the call, so that what that alone reads does not matter.
     """
 
     __slots__ = ("containers", "arrays", "root", "settings", "reads")
 
-    def __init__(self, owner, variables, users=None, states=()):
+    def __init__(self, owner, variables, users=None, states=(), loose=False):
         self.reads = None
         self.containers = ContainerGuard()
         self.arrays = []  # (array, its contents)
         plain = type(owner) is FunctionType  # it depends on its arguments alone
-        self.root = root_of_function(owner, variables) if plain else root_of_class(type(owner))
+        objects = owner.objects if type(owner) is Several else (owner,)
+        self.root = root_of_function(owner, variables) if plain else root_of_class(type(objects[0]))
         self.settings = settings(self.root)
-        walk = GuardBuilder(self.containers, self.arrays, reading=plain, users=users, states=states)
-        if not plain:
-            if users is not None and not is_librarys(type(owner)):
-                users.append(type(owner))
-            if type(owner) is not tfi.PolymorphicFunction:  # which, once traced, looks at its arguments only
-                walk.object(owner)
-            variables = variables or getattr(owner, "_trainable_variables", ())
+        walk = GuardBuilder(self.containers, self.arrays, reading=plain, users=users, states=states, loose=loose)
+        for each in () if plain else objects:
+            if users is not None and not is_librarys(type(each)):
+                users.append(type(each))
+            if type(each) is not tfi.PolymorphicFunction:  # which, once traced, looks at its arguments only
+                walk.object(each)
+            variables = variables or getattr(each, "_trainable_variables", ())
         for variable in variables:
             walk.variable(variable)
 
@@ -56,12 +65,20 @@ class GuardSet:
         """Returns whether the call has changed nothing, but for what it has counted."""
         return self._framework_holds() and (self.reads is None or (not is_traced() and self.reads.hold_after_the_run()))
 
+    def holds_within(self, found):
+        """Returns whether nothing has changed, where the settings are to be those that were `found`."""
+        return self._contents_hold() and equal(settings(self.root), found)
+
+    def holds_as(self, other):
+        """Returns whether nothing has changed, where the settings were those of another guard."""
+        return equal(self.settings, other.settings) and self._contents_hold()
+
+    def _contents_hold(self):
+        return self.containers.holds() and all([contents(array) == held for array, held in self.arrays])
+
     def _framework_holds(self):
-        if not self.containers.holds():
+        if not self._contents_hold():
             return False
-        for array, held in self.arrays:
-            if contents(array) != held:
-                return False
         if self.root is None:
             device, eagerly = self.settings
             if tfi.device_name() != device or tfi.eager_function_run.RUN_FUNCTIONS_EAGERLY is not eagerly:

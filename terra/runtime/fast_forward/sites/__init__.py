@@ -7,6 +7,7 @@ at the location. The answer depends on the callee:
 * `fast_calls`: single functions, operators, methods of variables.
 * `user_layers`: the wrapper around the `call` of the program's own Keras layers.
 * `loss_scaling`: the parts of Keras' `LossScaleOptimizer`.
+* `walks`, `walk_recording`: the parts of a call of the framework's that cannot be skipped as a whole.
 * `builtin_loops`: `sum`, `map` and `functools.reduce`, with a location for each item.
 
 Other calls are reached without a call site. `framework_calls` replaces methods of the framework that

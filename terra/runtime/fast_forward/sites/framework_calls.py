@@ -62,8 +62,8 @@ def _stock_classes(cls):
 
 
 def _replace(cls, name, function, make):
-    """Put what `make` makes of the framework's `function` in its place, if nobody else has."""
-    if not framework_objects.is_foreign(function):
+    """Put what `make` makes of the framework's `function` in its place, if nobody has put anything there."""
+    if not framework_objects.is_foreign(function) and framework_objects.original(function) is function:
         made = functools.wraps(function)(make(function))
         framework_objects.stand_in(made, function)
         setattr(cls, name, made)
@@ -78,19 +78,10 @@ def _calls(view):
     return frames.is_users(frame) or (view.open_ended and not view.held and ours.is_ours(frame))
 
 
-@ours.calling
-def _part(step, call, /, *args, **kwargs):
-    """Makes a call within one that cannot be skipped: this one may be. What it calls is a part of it."""
-    around, step.enters = step.enters, None
-    try:
-        return call(*args, **kwargs)
-    finally:
-        step.enters = around
-
-
 def _method(function, skips=None, kind=None):
     """A method of the framework's, which `skips` where it can, if that is given; for objects of no other class than `kind`, if that is given."""
     skips = skips or skipping.skipping(function)
+    part = ours.calling(lambda owner, args, kwargs: skips(owner, *args, **kwargs))
     takes_data = function.__name__ == "update_state"
 
     def method(self, *args, **kwargs):
@@ -100,8 +91,8 @@ def _method(function, skips=None, kind=None):
                 return outside(function, self, args, kwargs)
             if view is None or (kind is not None and type(self) is not kind):
                 return function(self, *args, **kwargs)
-            if view.enters is not None and view.enters is not self and view.thread == get_ident():
-                return _part(view, skips, self, *args, **kwargs)
+            if view.enters is not None and view.enters.owner is not self and view.thread == get_ident():
+                return view.enters.part(view, part, self, args, kwargs)
             if not _calls(view):
                 return function(self, *args, **kwargs)
             if takes_data:
@@ -141,8 +132,8 @@ def _callable(function):
                 return outside(function, self, args, kwargs)
             if view is None or type(self).__call__ is not __call__:  # the user's own `__call__` has called this one
                 return function(self, *args, **kwargs)
-            if view.enters is not None and view.enters is not self and view.thread == get_ident():
-                return _part(view, location.call_here, self, args, kwargs)
+            if view.enters is not None and view.enters.owner is not self and view.thread == get_ident():
+                return view.enters.part(view, location.call_here, self, args, kwargs)
             if not _calls(view):
                 return function(self, *args, **kwargs)
             if framework_objects.is_stock_object(self):

@@ -6,7 +6,7 @@ from terra.frameworks import framework_objects
 from terra.location import location
 from terra.runtime.execution import interception
 from terra.runtime.fast_forward.cache import call_cache
-from terra.runtime.fast_forward.sites import framework_calls, fast_calls, gradient_functions, user_layers
+from terra.runtime.fast_forward.sites import framework_calls, fast_calls, gradient_functions, user_layers, walk_recording
 from terra.runtime.fast_forward.sites.builtin_loops import located
 from terra.runtime.fast_forward.sites.skipping import OF_TAPES, Generator, Skipping, skipping
 from terra.runtime.tapes import jacobians
@@ -71,6 +71,7 @@ def install(program, observe_users):
     """
     global of_program
     of_program, call_cache.observe_users, call_cache.parts_are_sites = program, observe_users, framework_calls.prepare
+    call_cache.enter_by_parts = walk_recording.enter
     inner = location._resolve
 
     def resolve(there, callee):

@@ -3,7 +3,7 @@
 The user's `call` must run; but the wrapper (argument conversion, call specification, name scopes, masks: 45 to 110 us) does nothing for a layer that
 is built, has no masks, casts and regularizers, and is given tensors of its own dtype. Then `call` is called at once, with the arguments that the
 wrapper would give it, in the same call context (the `training` argument of the layers within) and name scope. What the wrapper would do is predicted
-by `_inner`; the first time that a layer is called in some way, the wrapper itself runs, and the prediction is compared with what it does. One that is
+by `inner`; the first time that a layer is called in some way, the wrapper itself runs, and the prediction is compared with what it does. One that is
 wrong is never used.
 """
 
@@ -102,13 +102,13 @@ class Wrapped:
 def is_predicted(wrapped, args, kwargs):
     """Returns whether the wrapper does nothing for such a call; None if that is still to be verified."""
     layer = wrapped.layer
-    plan = _plan(layer, args, kwargs) if wrapped.known.calls_users else None
+    plan = plan_of(layer, args, kwargs) if wrapped.known.calls_users else None
     return plan is not None and _masks_fit(plan, args, kwargs) and _does_nothing(layer, wrapped.known, args, kwargs) and plan.verified
 
 
 def call_directly(wrapped, args, kwargs, call=None):
     """Such a call; `call` may be another form of the layer's own."""
-    return _call(wrapped.layer, wrapped.known, _plan(wrapped.layer, args, kwargs), args, kwargs, call)
+    return call_within(wrapped.layer, wrapped.known, plan_of(wrapped.layer, args, kwargs), args, kwargs, call)
 
 
 def _calling(runner, wrapped, args, kwargs):
@@ -174,7 +174,7 @@ def _is_simple(kind, layer):
     return kind.compute_mask is layer.compute_mask
 
 
-def _plan(layer, args, kwargs):
+def plan_of(layer, args, kwargs):
     """The _Plan for a call with so many arguments, of these names; None if the wrapper is needed."""
     signature = layer._call_signature
     key = id(signature), len(args), tuple(kwargs)
@@ -277,7 +277,7 @@ def _kept_dtypes(policy):
         enum for enum, dtype in tfi.INTERN_DTYPES.items() if dtype.name == policy.compute_dtype or dtype.is_integer or dtype.is_bool)
 
 
-def _inner(plan, layer, context, kwargs):
+def inner(plan, layer, context, kwargs):
     """(keyword arguments of `call`, what is put into the call context) as the wrapper makes them."""
     given = dict(kwargs)
     noted = {}
@@ -299,7 +299,7 @@ def _inner(plan, layer, context, kwargs):
     return given, noted
 
 
-def _call(layer, known, plan, args, kwargs, call=None):
+def call_within(layer, known, plan, args, kwargs, call=None):
     """Calls the layer as Keras' `__call__` does, without the parts that do nothing for it; `call` is another form of the layer's own."""
     state = known.state
     context = getattr(state, "current_call_ctx", None)
@@ -308,7 +308,7 @@ def _call(layer, known, plan, args, kwargs, call=None):
         if runner is not None and runner.observer is not None:
             runner.observer.framework.empties_losses(layer)
         context = layer._get_call_context()
-    kwargs, noted = _inner(plan, layer, context, kwargs)
+    kwargs, noted = inner(plan, layer, context, kwargs)
     vars(context).update(noted)
     scopes = getattr(state, "name_scope_stack", None)
     if scopes is None:
@@ -344,10 +344,10 @@ def _raise_as_keras(layer, error, args, kwargs):
 
 def verify(wrapped, args, kwargs, observed=None):
     """Call the layer by its wrapper, and see whether that does what is predicted. `observed`: the observed form of its `call`, if that is to run."""
-    layer, known, plan = wrapped.layer, wrapped.known, _plan(wrapped.layer, args, kwargs)
+    layer, known, plan = wrapped.layer, wrapped.known, plan_of(wrapped.layer, args, kwargs)
     state = known.state
     context = getattr(state, "current_call_ctx", None)
-    expected, noted = _inner(plan, layer, context, kwargs)
+    expected, noted = inner(plan, layer, context, kwargs)
     results = []
     attributes = vars(layer)
     original = attributes.get("call", attributes)
