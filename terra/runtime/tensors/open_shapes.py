@@ -73,6 +73,8 @@ class LazyShape(tuple):
             seen = ()
         elif seen is None and frame.f_code is _COMPATIBLE and are_equal(frame.f_locals["self"]._dims, frame.f_locals["other"]._dims):
             seen = known
+        elif seen is None and frame.f_code is _SETS and are_equal(frame.f_locals.get("self_dims"), frame.f_locals.get("shape_dims")):
+            seen = known
         return iter(self._read() if seen is None else seen)
 
     def __getitem__(self, index):
@@ -107,8 +109,8 @@ class LazyDimension(tfi.tensor_shape.Dimension):
         return self._shape._read()[self._index]
 
 
-_DIMS, _COMPATIBLE, _DEFINED = (
-    tfi.tensor_shape.TensorShape.dims.fget.__code__, tfi.tensor_shape.TensorShape.is_compatible_with.__code__, tfi.tensor_shape.TensorShape.is_fully_defined.__code__)
+_DIMS, _SETS, _COMPATIBLE, _DEFINED = (
+    tfi.tensor_shape.TensorShape.dims.fget.__code__, tfi.EagerTensor.set_shape.__code__, tfi.tensor_shape.TensorShape.is_compatible_with.__code__, tfi.tensor_shape.TensorShape.is_fully_defined.__code__)
 
 
 def are_equal(a, b):

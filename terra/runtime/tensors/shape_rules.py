@@ -343,3 +343,4 @@ _RULES = {
         "AddV2", "DivNoNan", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "Maximum", "Minimum", "Mul",
         "MulNoNan", "Pow", "RealDiv", "SelectV2", "SquaredDifference", "Sub", "Xdivy", "Xlogy"), _elementwise),
 }
+ELEMENTWISE = frozenset(op for op, rule in _RULES.items() if rule in (_elementwise, _comparison))

@@ -153,13 +153,16 @@ class Sizes:
             sizes = [(d, d) if d is not None else self._fictitious_size(ARG, mode.step.same_sizes.get(place, place)) for d, place in zip(made.shape, places)]
             return tuple(zip(*sizes))
         computed, is_exact = self._computed(made)
+        if computed is None:
+            pairs, is_exact = self._computed_partly(made), True
+        else:
+            pairs = list(zip(*computed))
         sizes = []
-        for axis, d in enumerate(made.shape):
-            pair = None if computed is None else tuple([shape[axis] for shape in computed])
+        for d, pair in zip(made.shape, pairs):
             if d is not None:
                 pair = d, d
             elif pair is None or None in pair or not (is_exact or self._is_handed_on(pair, made)):
-                pair = self._fictitious_size(key, axis)
+                pair = self._fictitious_size(key, len(sizes))
             sizes.append(pair)
         return tuple(zip(*sizes))
 
@@ -188,6 +191,27 @@ class Sizes:
         if None in shapes or any(not is_shape(shape[made.place]) or len(shape[made.place]) != len(made.shape) for shape in shapes):
             return None, False
         return [shape[made.place] for shape in shapes], is_exact
+
+    def _computed_partly(self, made):
+        """[(size, size) or None], for each axis, of an operation whose shape function cannot tell the whole shape: fictitious sizes that do not fit are equal all the same, or 1."""
+        op, n = made.info.op_type, len(made.shape)
+        shapes, known = [self._pairs_of(x) for x in made.inputs], [None] * n
+        if op in shape_rules.ELEMENTWISE and None not in shapes:
+            known = _broadcast(shapes)
+        elif op == "BatchMatMulV2" and None not in shapes and min(map(len, shapes)) > 1:
+            (*a, rows, inner), (*b, other, columns) = shapes
+            known = [*_broadcast([a, b]), inner if made.info.attrs["adj_x"] else rows, other if made.info.attrs["adj_y"] else columns]
+        elif op == "Reshape":
+            numbers = [self._given(made.inputs[1], time) for time in _TIMES]
+            if all(x is not None for x in numbers):
+                known = [None if -1 in pair else pair for pair in zip(*map(np.ravel, numbers))]
+        return known if len(known) == n else [None] * n
+
+    def _pairs_of(self, x):
+        """[(size, size)] of an input, for each axis; None if its rank is not known."""
+        shapes = [self._shape_key(x, time, _INT64) for time in _TIMES]
+        shapes = [shape[1] if is_value(shape) else shape for shape in shapes]
+        return list(zip(*shapes)) if all(type(shape) is tuple for shape in shapes) else None
 
     def _shape_key(self, x, time, enum):
         """Describes an input to shape functions; integers of the type `enum`."""
@@ -228,6 +252,16 @@ class Sizes:
         return None if x is None or x.key is None else self._found[x.key].shapes[time]
 
 
+def _broadcast(shapes):
+    """[(size, size) or None], for each axis, of what is broadcast from such shapes. Of sizes that differ, one that is known is that of the result: the others are equal to it, or 1."""
+    result = []
+    for k in range(max(map(len, shapes))):
+        pairs = dict.fromkeys(shape[-1 - k] for shape in shapes if k < len(shape) and shape[-1 - k] != (1, 1))
+        known = [pair for pair in pairs if pair[0] == pair[1]]
+        result.append((1, 1) if not pairs else next(iter(pairs)) if len(pairs) == 1 else known[0] if len(known) == 1 else None)
+    return result[::-1]
+
+
 def _traced(events, ref, known):
     kind = ref[0]
     if kind == VALUE:
@@ -260,7 +294,7 @@ def _calculated(rule, made, given, shape):
     except (TypeError, ValueError, IndexError, KeyError):  # a value is None, or not of the kind that the rule is for
         return None
     result = np.array(result, object)
-    return result if result.shape == made.shape else None
+    return result if result.shape == made.shape and not any(x is None for x in result.flat) else None
 
 
 def _slice(attrs, given, shape):

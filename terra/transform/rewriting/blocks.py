@@ -45,17 +45,25 @@ def own_nodes(scope):
 
 
 def helpers_of(tree):
-    """Returns the names of a module's functions and methods that have a tape's block, in no loop, and return something, but have no optimizer update."""
+    """Returns the names of a module's functions and methods that have a tape's block, in no loop, and return gradients, or the tape, but have no optimizer update."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and not node.decorator_list and node.name not in _OF_TAPES and node.name.isidentifier():
             own = list(own_nodes(node))
             blocks = [in_loop for part, in_loop in own if is_block(part)]
             names = {name_called(part) for part, _ in own}
-            gives = any(isinstance(part, ast.Return) and part.value is not None for part, _ in own)
-            if blocks and not any(blocks) and gives and "gradient" in names and _OF_OPTIMIZERS.isdisjoint(names):
+            gives = "gradient" in names and any(isinstance(part, ast.Return) and part.value is not None for part, _ in own)
+            if blocks and not any(blocks) and (gives or gives_tape(node)) and _OF_OPTIMIZERS.isdisjoint(names):
                 found.add(node.name)
     return found
+
+
+def gives_tape(function):
+    """Returns whether a function returns a tape of one of its blocks."""
+    own = [part for part, _ in own_nodes(function)]
+    tapes = {item.optional_vars.id for part in own if is_block(part) for item in part.items if isinstance(item.optional_vars, ast.Name) and is_tape(item.context_expr)}
+    return any(isinstance(name, ast.Name) and name.id in tapes for part in own if isinstance(part, ast.Return) and part.value is not None
+               for name in (part.value.elts if isinstance(part.value, ast.Tuple) else [part.value]))
 
 
 def calls_helper(node, helpers):
