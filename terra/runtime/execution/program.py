@@ -23,12 +23,13 @@ class InputSlot:
     """One flat input of a node, as the skeleton expects it."""
 
     __slots__ = ("kind", "key", "multi", "const", "const_obj", "arg", "handle", "feed", "enum", "needs_value", "const_shape_key", "py_type",
-                 "py_value")
+                 "py_value", "numbers")
 
     def __init__(self, kind):
         self.kind = kind
         self.key = self.multi = self.const = self.const_obj = self.arg = self.handle = self.feed = self.enum = None
         self.needs_value = False
+        self.numbers = None  # that decide shapes, and were given here where sizes are left unknown: None in the place of each that has varied
         self.const_shape_key = None
         self.py_type = self.py_value = None  # the Python number that was converted to the constant, once known
 

@@ -12,7 +12,7 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime.execution.channels import Channels
 from terra.runtime.execution.completion import Completion
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
-from terra.runtime.execution.matching.inputs import NUMBERS, has_constant, learn_numbers, speculated_alike, value_of_fed
+from terra.runtime.execution.matching.inputs import NUMBERS, has_constant, learn_numbers, speculated_alike, value_of_fed, value_as_far_as_known
 from terra.runtime.execution.matching.reasons import why
 from terra.runtime.execution.matching.shapes import infer_shapes
 from terra.runtime.execution.placeholders import flat_template, launched
@@ -299,7 +299,7 @@ class PythonRunner(Channels, Completion, KnowsSizes):
                     key, shape, _ = known
                     refs.append(x)
                     if slot.needs_value and type(shape) is tuple:
-                        shape = value_of_fed(self, key, shape, x)
+                        shape = value_of_fed(self, slot, key, shape, x)
                 if key is not slot.key and (slot.multi is None or self.latest.get(slot.multi) is not key):
                     return None
                 shape_key.append(shape)
@@ -329,7 +329,7 @@ class PythonRunner(Channels, Completion, KnowsSizes):
                     return None
                 shape = key = None if enum == RESOURCE_ENUM else x._shape_tuple()
                 if slot.needs_value and is_small_constant(enum, shape) and (self.computed_by_value or type(x) is EagerTensor):
-                    key = const_key(e, enum, shape)
+                    key = const_key(e, enum, shape) if kind is ARG or not self.step.partial_shapes else value_as_far_as_known(self, slot, e, enum, shape)
                     self.by_value.append(key)
                 if x is not seeds:
                     refs.append(x)

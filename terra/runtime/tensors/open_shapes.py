@@ -30,6 +30,12 @@ class PartialShape(tuple):
     __slots__ = ()
 
 
+class PartialValue(tuple):
+    """(dtype enum, shape, numbers) of integers of which some are not known: those are None."""
+
+    __slots__ = ()
+
+
 def shape_of(sizes):
     """The shape with these sizes, None where one is not known: a tuple, or a PartialShape."""
     return (PartialShape if None in sizes else tuple)(sizes)
@@ -73,8 +79,6 @@ class LazyShape(tuple):
             seen = ()
         elif seen is None and frame.f_code is _COMPATIBLE and are_equal(frame.f_locals["self"]._dims, frame.f_locals["other"]._dims):
             seen = known
-        elif seen is None and frame.f_code is _SETS and are_equal(frame.f_locals.get("self_dims"), frame.f_locals.get("shape_dims")):
-            seen = known
         return iter(self._read() if seen is None else seen)
 
     def __getitem__(self, index):
@@ -109,8 +113,8 @@ class LazyDimension(tfi.tensor_shape.Dimension):
         return self._shape._read()[self._index]
 
 
-_DIMS, _SETS, _COMPATIBLE, _DEFINED = (
-    tfi.tensor_shape.TensorShape.dims.fget.__code__, tfi.EagerTensor.set_shape.__code__, tfi.tensor_shape.TensorShape.is_compatible_with.__code__, tfi.tensor_shape.TensorShape.is_fully_defined.__code__)
+_DIMS, _COMPATIBLE, _DEFINED = (
+    tfi.tensor_shape.TensorShape.dims.fget.__code__, tfi.tensor_shape.TensorShape.is_compatible_with.__code__, tfi.tensor_shape.TensorShape.is_fully_defined.__code__)
 
 
 def are_equal(a, b):

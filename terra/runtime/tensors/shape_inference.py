@@ -9,7 +9,7 @@ import numpy as np
 
 from terra.graph.trace import is_value
 from terra.runtime.tensors import shape_rules
-from terra.runtime.tensors.open_shapes import shape_of
+from terra.runtime.tensors.open_shapes import PartialValue, shape_of
 from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.private import runtime_functions, symbolic, tables
@@ -128,6 +128,9 @@ def _make_input(enum, key, handle):
     dtype = tfi.INTERN_DTYPES[enum]
     if handle is not None:
         return symbolic.handle_placeholder(handle)
+    if type(key) is PartialValue:
+        numbers = [symbolic.placeholder(dtype, ()) if number is None else tfi.tf.constant(number, dtype=dtype) for number in key[2]]
+        return tfi.tf.stack(numbers) if key[1] else numbers[0]
     if is_value(key):
         _, shape, value = key
         if dtype != tfi.dtypes.string:

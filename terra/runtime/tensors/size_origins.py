@@ -205,6 +205,9 @@ class Sizes:
             numbers = [self._given(made.inputs[1], time) for time in _TIMES]
             if all(x is not None for x in numbers):
                 known = [None if -1 in pair else pair for pair in zip(*map(np.ravel, numbers))]
+        elif op == "ConcatV2" and None not in shapes and len({*map(len, shapes[:-1])}) == 1 and (axis := self._given(made.inputs[-1], 0)) is not None:
+            known = [_equal([shape[k] for shape in shapes[:-1]]) for k in range(len(shapes[0]))]
+            known[int(axis)] = tuple([sum(shape[int(axis)][time] for shape in shapes[:-1]) for time in _TIMES])
         return known if len(known) == n else [None] * n
 
     def _pairs_of(self, x):
@@ -260,6 +263,11 @@ def _broadcast(shapes):
         known = [pair for pair in pairs if pair[0] == pair[1]]
         result.append((1, 1) if not pairs else next(iter(pairs)) if len(pairs) == 1 else known[0] if len(known) == 1 else None)
     return result[::-1]
+
+
+def _equal(pairs):
+    """The (size, size) of which others are equal to it, as the operation would fail otherwise: one that is known, if there is any."""
+    return next((pair for pair in pairs if pair[0] == pair[1]), pairs[0])
 
 
 def _traced(events, ref, known):

@@ -2,12 +2,15 @@
 
 from terra.graph.trace import CONST, is_relaxed
 from terra.runtime.execution.placeholders import flat_template
+from terra.runtime.tensors.open_shapes import PartialValue
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing.tracer import real
 from terra.tf import private_names as tfi
 from terra.tf.constants import const_key, is_small_constant
 
 EagerTensor = tfi.EagerTensor
+_INTEGERS = frozenset([tfi.dtypes.int32.as_datatype_enum, tfi.dtypes.int64.as_datatype_enum])
+_LONGEST = 8  # vectors of numbers that are compared one by one
 NUMBERS = frozenset([int, float, bool])
 
 
@@ -28,12 +31,31 @@ def has_constant(runner, slot, x):
     return shape == slot.const[1] and const_key(e, enum, shape) == slot.const
 
 
-def value_of_fed(runner, key, shape, x):
+def value_of_fed(runner, slot, key, shape, x):
     """Returns what stands for the shape of a fed tensor whose value decides shapes: the value, if it is small, else the shape."""
     if is_small_constant(key.node.payload.kinds[-1 - key.out][1], shape):
-        shape = const_key(real(x), real(x)._datatype_enum(), shape)
+        e = real(x)
+        shape = value_as_far_as_known(runner, slot, e, e._datatype_enum(), shape) if runner.step.partial_shapes else const_key(e, e._datatype_enum(), shape)
         runner.by_value.append(shape)
     return shape
+
+
+def value_as_far_as_known(runner, slot, e, enum, shape):
+    """Returns what stands for the shape of a tensor that Python gives, whose value decides shapes, where sizes are left unknown: those of its numbers that have varied in this place are, too. Else each
+    number that Python makes of an unknown size would make sizes known again, other ones in each step. What was recorded while such a number was taken for known holds no longer."""
+    if enum not in _INTEGERS or len(shape) > 1 or (shape and shape[0] > _LONGEST):
+        return const_key(e, enum, shape)
+    numbers = tuple(e._numpy_internal().ravel().tolist())
+    known = slot.numbers
+    if known is None or len(known) != len(numbers):
+        known = numbers
+    elif known != numbers:
+        left = tuple([a if a == b else None for a, b in zip(known, numbers)])
+        if left != known:
+            runner.program.forget_records()
+        known = left
+    slot.numbers = known
+    return const_key(e, enum, shape) if None not in known else PartialValue((enum, shape, known))
 
 
 def learn_numbers(runner, node):

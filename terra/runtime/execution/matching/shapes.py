@@ -1,6 +1,7 @@
 """The shapes of an operation's outputs, for input shapes that its node has not had."""
 
 from terra.runtime.tensors.host_values import has_varying_shape
+from terra.runtime.tensors.open_shapes import PartialValue
 from terra.runtime.tensors.shape_inference import open_shapes, output_shapes
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing.flat_inputs import all_values_known
@@ -27,6 +28,7 @@ def infer_shapes(runner, node, flat, shape_key):
         enums.append(slot.enum if slot.enum is not None else x._datatype_enum())
         handles.append(slot.handle)
         by_data = by_data or (slot.handle is not None and has_varying_shape(node.info.schema, slot.handle))
+        by_data = by_data or type(key) is PartialValue
         if type(x) is TerraTensor:
             own = x._owner is runner
             by_data = by_data or (own and type(key) is not tuple) or (slot.needs_value and (own or not runner.computed_by_value))
