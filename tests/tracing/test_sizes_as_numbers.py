@@ -130,3 +130,27 @@ def test_a_number_that_varies_late():
             yield (tf.constant(drawn.randint(0, 12, (drawn.randint(2, 5), n)), tf.int32),)
 
     compare(training(number_of_places), batches)
+
+
+def test_a_size_that_was_a_float():
+    """Nobody follows what floats become."""
+    def make():
+        w = tf.Variable(tf.ones([4, 3]))
+
+        def step(x):
+            n = tf.cast(tf.reduce_sum(tf.cast(x[:, 0] > 0, tf.float32)), tf.int32)
+            with tf.GradientTape() as tape:
+                made = tf.concat([tf.cast(tf.range(n), tf.float32)[:, tf.newaxis] * tf.ones([1, 3]), x @ w], 0)
+                kept = tf.TensorArray(tf.float32, 2, infer_shape=True).write(0, made).write(1, made * 2.0).stack()
+                loss = tf.reduce_mean(kept**2)
+            w.assign_sub(tape.gradient(loss, w) * 0.1)
+            return loss
+
+        return step, lambda: [w]
+
+    def batches():
+        drawn = np.random.RandomState(1)
+        for n in drawn.randint(2, 60, STEPS):
+            yield (tf.constant(drawn.randn(n, 4), tf.float32),)
+
+    compare(make, batches)
