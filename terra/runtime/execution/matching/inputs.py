@@ -45,17 +45,19 @@ def value_as_far_as_known(runner, slot, e, enum, shape):
     number that Python makes of an unknown size would make sizes known again, other ones in each step. What was recorded while such a number was taken for known holds no longer."""
     if enum not in _INTEGERS or len(shape) > 1 or (shape and shape[0] > _LONGEST):
         return const_key(e, enum, shape)
-    numbers = tuple(e._numpy_internal().ravel().tolist())
-    known = slot.numbers
-    if known is None or len(known) != len(numbers):
-        known = numbers
-    elif known != numbers:
+    numbers, known = tuple(e._numpy_internal().ravel().tolist()), slot.numbers
+    if known is None or known == numbers:
+        left = numbers
+    elif len(known) == len(numbers):
         left = tuple([a if a == b else None for a, b in zip(known, numbers)])
-        if left != known:
+    else:
+        left = ()  # not even how many there are is the same
+    if left != known:
+        if known is not None:
             runner.program.forget_records()
-        known = left
-    slot.numbers = known
-    return const_key(e, enum, shape) if None not in known else PartialValue((enum, shape, known))
+        slot.numbers = left
+    left = left or (None,) * len(numbers)
+    return PartialValue((enum, shape, left)) if None in left else const_key(e, enum, shape)
 
 
 def learn_numbers(runner, node):
