@@ -96,10 +96,15 @@ RNN_IGNORED = ("mask", "constants", "unroll", "input_length", "time_major")
 DROPOUT_MASKS = ("_dropout_mask", "_recurrent_dropout_mask")  # what an RNN layer puts into its cell before the loop
 
 
+def global_state():
+    """Returns Keras 3's global state of this thread; None if it is not imported."""
+    module = sys.modules.get(GLOBAL_STATE)
+    return None if module is None else module.GLOBAL_STATE_TRACKER
+
+
 def call_context():
     """Returns the attributes of Keras 3's call context on this thread, or None if there is none."""
-    state = sys.modules.get(GLOBAL_STATE)
-    context = None if state is None else vars(state.GLOBAL_STATE_TRACKER).get("current_call_ctx")
+    context = getattr(global_state(), "current_call_ctx", None)
     return None if context is None else vars(context)
 
 

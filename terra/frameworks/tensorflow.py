@@ -31,6 +31,7 @@ CONVERTING = CONSTANTS | {
 _DISPATCHED = "_tf_fallback_dispatchers"  # an attribute of such functions
 _GENERATED = "tensorflow.python.ops.gen_"
 READING_PARTS = ("gather", "embedding_lookup", "batch_gather")  # how the names of functions begin that ask a variable for parts of it, and do not convert it
+READS = "_numpy_internal"  # the builtin that reads the value of a tensor
 WAS_READ = "_variable_read"  # an attribute of variables: whether one was ever read; nothing but a warning of XLA's asks for it
 # Functions that write what they are given somewhere outside of the program, and compute nothing that it uses.
 WRITING = frozenset([tfi.tf.print, *(getattr(tfi.tf.summary, name) for name in "scalar histogram image audio text write".split() if hasattr(tfi.tf.summary, name))])

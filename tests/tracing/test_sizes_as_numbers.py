@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from terra.runtime.fast_forward.cache import call_cache
-from tests.tracing.test_reduce_retracing import compare
+from tests.tracing.test_reduce_retracing import compare, rows, sizes
 
 STEPS = 40
 
@@ -110,12 +110,8 @@ def test_broadcasts_tell_the_sizes_that_fit():
 
         return step, lambda: [table]
 
-    def batches():
-        drawn = np.random.RandomState(1)
-        for n in drawn.randint(2, 60, STEPS):
-            yield (tf.constant(drawn.randn(3, n, 4), tf.float32),)
-
-    assert compare(make, batches, skipped=0.4).fetches == 0
+    batches = [(tf.random.stateless_normal([3, n, 4], [n, 1]),) for n in sizes(1, STEPS)]
+    assert compare(make, lambda: batches, skipped=0.4).fetches == 0
 
 
 def number_of_places(x, axis):
@@ -148,9 +144,4 @@ def test_a_size_that_was_a_float():
 
         return step, lambda: [w]
 
-    def batches():
-        drawn = np.random.RandomState(1)
-        for n in drawn.randint(2, 60, STEPS):
-            yield (tf.constant(drawn.randn(n, 4), tf.float32),)
-
-    compare(make, batches)
+    compare(make, lambda: rows(1, STEPS))

@@ -228,6 +228,7 @@ class Program:
             self.owners[key] = None if len(gone) > _MOST_OWNERS // 2 else [other for other in places[1:] if other not in gone]
             for other in gone or places[:1]:
                 self.call_sites.pop(other, None)
+                self.walks.pop(other, None)
 
     def _key(self, node, out):
         key = self._keys.get((node, out))

@@ -21,12 +21,12 @@ from terra.runtime.tensors.value_key import ValueKey
 from terra.tf import private_names as tfi
 
 _MOST = 4096  # sizes that come from arguments or data, in one step
-_LONGEST = 8  # vectors of integers that are followed
+LONGEST = 8  # vectors of integers that are followed
 _draws = random.Random(0)
 # For each such size one for either time. They are larger than what programs compare sizes with, and the smaller one of two is the larger one the other time.
 _FICTITIOUS = tuple(zip(*(sorted(_draws.sample(range(1 << 30, 1 << 31), _MOST), reverse=k == 1) for k in range(2))))
 _TIMES = range(2)
-_INTEGERS = {tfi.dtypes.int32.as_datatype_enum: np.int32, tfi.dtypes.int64.as_datatype_enum: np.int64}
+INTEGERS = {tfi.dtypes.int32.as_datatype_enum: np.int32, tfi.dtypes.int64.as_datatype_enum: np.int64}
 _INT64 = tfi.dtypes.int64.as_datatype_enum
 _EXACT = shape_rules.covered() - {"StridedSlice", "Range"}  # operations that only add and multiply sizes
 
@@ -92,7 +92,7 @@ class Sizes:
                 return _Known((None, None))
             shape = made.shape
             is_known = type(shape) is tuple
-            is_number = is_known and made.enum in _INTEGERS and (shape == () or (len(shape) == 1 and shape[0] <= _LONGEST))
+            is_number = is_known and made.enum in INTEGERS and (shape == () or (len(shape) == 1 and shape[0] <= LONGEST))
             if not is_shape(shape) or (is_known and not is_number):
                 found[last] = _Known((shape if is_known else None,) * 2)
                 continue
@@ -223,7 +223,7 @@ class Sizes:
         known = self._found[x.key]
         if known.numbers is None:
             return known.shapes[time]
-        kind, numbers = _INTEGERS[enum], known.numbers[time]
+        kind, numbers = INTEGERS[enum], known.numbers[time]
         limits = np.iinfo(kind)
         fits = all(limits.min <= number <= limits.max for number in numbers.ravel())
         return (enum, known.shapes[time], numbers.astype(kind).tobytes()) if fits else known.shapes[time]
@@ -245,9 +245,9 @@ class Sizes:
         if x.key is not None:
             numbers = self._found[x.key].numbers
             return None if numbers is None else numbers[time]
-        if not is_value(x.known) or x.enum not in _INTEGERS:
+        if not is_value(x.known) or x.enum not in INTEGERS:
             return None
-        return np.frombuffer(x.known[2], _INTEGERS[x.enum]).reshape(x.known[1]).astype(object)
+        return np.frombuffer(x.known[2], INTEGERS[x.enum]).reshape(x.known[1]).astype(object)
 
     def _shapes_of(self, made, time):
         """The shape of the first input."""

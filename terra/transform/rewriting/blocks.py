@@ -53,14 +53,13 @@ def helpers_of(tree):
             blocks = [in_loop for part, in_loop in own if is_block(part)]
             names = {name_called(part) for part, _ in own}
             gives = "gradient" in names and any(isinstance(part, ast.Return) and part.value is not None for part, _ in own)
-            if blocks and not any(blocks) and (gives or gives_tape(node)) and _OF_OPTIMIZERS.isdisjoint(names):
+            if blocks and not any(blocks) and (gives or _give_tape([part for part, _ in own])) and _OF_OPTIMIZERS.isdisjoint(names):
                 found.add(node.name)
     return found
 
 
-def gives_tape(function):
-    """Returns whether a function returns a tape of one of its blocks."""
-    own = [part for part, _ in own_nodes(function)]
+def _give_tape(own):
+    """Returns whether a function of these nodes returns a tape of one of its blocks."""
     tapes = {item.optional_vars.id for part in own if is_block(part) for item in part.items if isinstance(item.optional_vars, ast.Name) and is_tape(item.context_expr)}
     return any(isinstance(name, ast.Name) and name.id in tapes for part in own if isinstance(part, ast.Return) and part.value is not None
                for name in (part.value.elts if isinstance(part.value, ast.Tuple) else [part.value]))

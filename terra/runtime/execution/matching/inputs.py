@@ -3,14 +3,13 @@
 from terra.graph.trace import CONST, is_relaxed
 from terra.runtime.execution.placeholders import flat_template
 from terra.runtime.tensors.open_shapes import PartialValue
+from terra.runtime.tensors.size_origins import INTEGERS, LONGEST
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing.tracer import real
 from terra.tf import private_names as tfi
 from terra.tf.constants import const_key, is_small_constant
 
 EagerTensor = tfi.EagerTensor
-_INTEGERS = frozenset([tfi.dtypes.int32.as_datatype_enum, tfi.dtypes.int64.as_datatype_enum])
-_LONGEST = 8  # vectors of numbers that are compared one by one
 NUMBERS = frozenset([int, float, bool])
 
 
@@ -43,7 +42,7 @@ def value_of_fed(runner, slot, key, shape, x):
 def value_as_far_as_known(runner, slot, e, enum, shape):
     """Returns what stands for the shape of a tensor that Python gives, whose value decides shapes, where sizes are left unknown: those of its numbers that have varied in this place are, too. Else each
     number that Python makes of an unknown size would make sizes known again, other ones in each step. What was recorded while such a number was taken for known holds no longer."""
-    if enum not in _INTEGERS or len(shape) > 1 or (shape and shape[0] > _LONGEST):
+    if enum not in INTEGERS or len(shape) > 1 or (shape and shape[0] > LONGEST):
         return const_key(e, enum, shape)
     numbers, known = tuple(e._numpy_internal().ravel().tolist()), slot.numbers
     if known is None or known == numbers:

@@ -27,8 +27,7 @@ def infer_shapes(runner, node, flat, shape_key):
     for x, slot, key in zip(flat, node.slots, shape_key):
         enums.append(slot.enum if slot.enum is not None else x._datatype_enum())
         handles.append(slot.handle)
-        by_data = by_data or (slot.handle is not None and has_varying_shape(node.info.schema, slot.handle))
-        by_data = by_data or type(key) is PartialValue
+        by_data = by_data or type(key) is PartialValue or (slot.handle is not None and has_varying_shape(node.info.schema, slot.handle))
         if type(x) is TerraTensor:
             own = x._owner is runner
             by_data = by_data or (own and type(key) is not tuple) or (slot.needs_value and (own or not runner.computed_by_value))

@@ -135,19 +135,19 @@ class CallSiteCache(dict):
         return self.jumps + sum(cached.jumps for cached in self.inline)
 
 
-def attempt(runner, function, owner, args, kwargs, call):
-    """Jump over the call of a method of `owner` if a record fits; else make the call, and record it."""
+def attempt(runner, function, owner, args, kwargs, call, is_group=False):
+    """Jump over the call of a method of `owner` if a record fits; else make the call, and record it. `is_group`: it is several calls, see `sites.walks`."""
     call_site = (runner.node, function, id(owner), runner.cursor.current)
     cache = runner.program.call_sites.get(call_site)
     if cache is False:
         if not is_another_matter(runner, call_site):
-            return enter_by_parts(runner, call_site, owner, args, kwargs, call)  # it was never skippable
+            return call() if is_group else enter_by_parts(runner, call_site, owner, args, kwargs, call)  # it was never skippable
         cache = None
     if cache:
         result = polymorphic_hit(runner, cache, args, kwargs)
         if result is not MISSED:
             return result
-    result, record = attempt_at(call_site, cache, runner, owner, args, kwargs, call)
+    result, record = attempt_at(call_site, cache, runner, owner, args, kwargs, call, may_be_empty=is_group)
     if record is not None and not record.states:
         add_entry(runner, call_site, record, args, kwargs, monomorphic=False)
     return result

@@ -282,6 +282,11 @@ class CallRecord:
         self.fetches = []  # (node, what identifies the value, or bounds of it; None if it is only waited for, how many feeds, and branches, come before it) of what it reads
 
     @property
+    def does_nothing(self):
+        """Whether a jump over it only gives a result."""
+        return not (self.entries or self.fetches or self.draws or self.by_value or self.records or self.accessed)
+
+    @property
     def depends_on_values(self):
         """Whether it is what the call does when what it reads is as recorded."""
         return any(value is not None for _, value, *_ in self.fetches)

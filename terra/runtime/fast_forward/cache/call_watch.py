@@ -6,6 +6,7 @@ import sys
 import warnings
 
 from terra import ours
+from terra.frameworks.tensorflow import READS
 from terra.runtime.fast_forward.guards import attribute_filter
 from terra.runtime.fast_forward.guards.asked import GIVING, Asked
 from terra.runtime.interpreter import profilers
@@ -17,7 +18,6 @@ _libraries = {}  # id of a code object that is no user's -> it, and whether it i
 _OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods
 WRITERS = frozenset([*(function.__name__ for function in _OPENING), *_WRITING])  # names of both
 _WARN = frozenset([warnings.warn.__name__])
-_READS = frozenset(["_numpy_internal"])  # the builtin that reads a tensor's value
 ASKS_FOR = "the framework's code asks for {}, which the program sets"
 _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
 
@@ -63,7 +63,7 @@ def watch(call, covered, may_read=True):
     """
     seen, warned, wanted, read = [], [], [], []
     result = look_out(call, lambda frame: seen.append(frame.f_code), warned.append, lambda frame, function: ours.is_ours(frame) or read.append(function.__name__), covered=covered, wanted=wanted,
-                      builtins=frozenset() if may_read else _READS)  # (a frame, or a bound method, would keep what the code works with)
+                      builtins=frozenset() if may_read else {READS})  # (a frame, or a bound method, would keep what the code works with)
     why = "runs functions of the user's that were not looked for" if seen else ASKS_FOR.format(", ".join(wanted)) if wanted else "looks at the values of tensors" if read else None
     return result, why, bool(warned)
 

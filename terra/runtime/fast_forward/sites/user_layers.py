@@ -108,7 +108,7 @@ def is_predicted(wrapped, args, kwargs):
 
 def call_directly(wrapped, args, kwargs, call=None):
     """Such a call; `call` may be another form of the layer's own."""
-    return call_within(wrapped.layer, wrapped.known, plan_of(wrapped.layer, args, kwargs), args, kwargs, call)
+    return call_within(wrapped.layer, wrapped.known.state, plan_of(wrapped.layer, args, kwargs), args, kwargs, call)
 
 
 def _calling(runner, wrapped, args, kwargs):
@@ -299,9 +299,8 @@ def inner(plan, layer, context, kwargs):
     return given, noted
 
 
-def call_within(layer, known, plan, args, kwargs, call=None):
-    """Calls the layer as Keras' `__call__` does, without the parts that do nothing for it; `call` is another form of the layer's own."""
-    state = known.state
+def call_within(layer, state, plan, args, kwargs, call=None):
+    """Calls the layer as Keras' `__call__` does, without the parts that do nothing for it; `call` is another form of the layer's own, `state` Keras' global one."""
     context = getattr(state, "current_call_ctx", None)
     if context is None:
         runner = call_cache.running()

@@ -12,7 +12,7 @@ from terra.runtime.fast_forward.cache.arguments import describe, is_held
 from terra.runtime.fast_forward.cache.call_records import CallContext, Inputs
 from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.guards.guard_set import GuardSet
-from terra.runtime.fast_forward.sites import user_layers, walks
+from terra.runtime.fast_forward.sites import user_layers
 from terra.runtime.fast_forward.sites.walks import NOT_WALKED, Part, Walk, grouped
 from terra.runtime.interpreter import profilers
 from terra.runtime.tensors.comparing import Unskippable, equal
@@ -31,7 +31,7 @@ class _Place(dict):
     def __init__(self):
         self.useless = 0
 
-    def add(self, signature: tuple, walk: "Walk") -> None:
+    def add(self, signature: tuple, walk: Walk) -> None:
         variants = self.setdefault(signature, [])
         variants.insert(0, walk)
         del variants[_MOST_VARIANTS:]
@@ -136,17 +136,17 @@ class _Surroundings:
 
     def _now(self):
         """(Call context, name scopes, scope of automatic casts) of this thread."""
-        state = walks.state()
+        state = keras.global_state()
         return getattr(state, "current_call_ctx", None), [*(getattr(state, "name_scope_stack", None) or ())], getattr(state, "autocast_scope", None)
 
     def are_known(self, found, before):
         """Returns whether they are, at a part, what they will be in a walk. `found`, `before`: the settings at the part, and before the call."""
         if self.plan is None:
             return equal(found, before)
-        (context, scopes, cast), (before, around, cast_before) = self._now(), self._before
+        (context, scopes, cast), (outer, around, cast_before) = self._now(), self._before
         return cast is cast_before and scopes[:len(around)] == around and len(scopes) - len(around) in (0, 1) and scopes[-1].caller is self._layer \
             and scopes[-1].override_parent == self._layer._parent_path and all(getattr(context, name, None) is value for name, value in self._noted.items()) \
-            and (context is before if before is not None else getattr(context, "entry_layer", None) is self._layer)
+            and (context is outer if outer is not None else getattr(context, "entry_layer", None) is self._layer)
 
 
 class _Walking(entered.Entered):
@@ -173,7 +173,8 @@ class _Walking(entered.Entered):
     @ours.calling
     def _made(self, step, call, owner, args, kwargs):
         outcome = self._outcomes.pop(0) if self._outcomes else None
-        if outcome is not None and outcome.owner is owner:
+        if outcome is not None and outcome.function is owner:
+            outcome.leave()
             return outcome.give()
         self._outcomes.clear()
         return super().part(step, call, owner, args, kwargs)
@@ -185,7 +186,7 @@ class _Walking(entered.Entered):
             stretch = self._stretch((args, kwargs))
             if not self._surroundings.are_known(found, self._guard.settings):
                 raise Unskippable
-            if stretch.entries or stretch.fetches or stretch.draws or stretch.by_value or stretch.records or stretch.accessed:
+            if not stretch.does_nothing:
                 self.is_hopeless = True  # (should the walk not come to its end, that would be done twice)
                 raise Unskippable
         except Unskippable:

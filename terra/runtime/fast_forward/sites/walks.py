@@ -10,20 +10,19 @@ issues no operations but in its parts, and behind the last one, so that nothing 
 """
 
 import itertools
-import sys
 from functools import partial
 from typing import Any, Callable, NamedTuple
 
 from terra import ours
 from terra.frameworks import keras
 from terra.runtime.fast_forward.cache.arguments import describe
-from terra.runtime.fast_forward.cache.call_cache import attempt_at
-from terra.runtime.fast_forward.cache.call_records import MISSED, CallRecord, ExternalInput, FedValue, Inputs, StepArgument
-from terra.runtime.fast_forward.cache.inline_cache import add_entry, polymorphic_hit
+from terra.runtime.fast_forward.cache.call_cache import attempt
+from terra.runtime.fast_forward.cache.call_records import CallRecord, ExternalInput, FedValue, Inputs, StepArgument
 from terra.runtime.fast_forward.cache.replay_record import apply_record, build
 from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.fast_forward.guards.guard_set import Several
 from terra.runtime.fast_forward.sites import user_layers
+from terra.runtime.fast_forward.sources.opaque_calls import Outcome, taken_back
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.value_key import ValueKey
 
@@ -59,23 +58,6 @@ class Part(NamedTuple):
         return self.owner is other.owner if self.call is not None else other.call is None and self.owner.is_like(other.owner)
 
 
-class Outcome(NamedTuple):
-    """Holds what a part has given, or raised, in a walk that did not come to its end; `left`: functions that leave what it has left."""
-
-    owner: Any
-    value: Any
-    error: BaseException | None
-    left: list
-
-    @ours.calling
-    def give(self) -> Any:
-        for change in self.left:
-            change()
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-
 class _Group:
     """Several parts in a row that run none of the program's code: together they are one call, which may be skipped. A walk takes it for a part, the `owner` of one that has no `call`."""
 
@@ -91,24 +73,10 @@ class _Group:
     def call(self, runner, inputs, outcomes):
         """Returns what the parts give, in a list; `outcomes` gets that, too."""
         given, n = build(self._given, runner, self._parts[0].stretch, inputs), len(outcomes)
-        results = self._attempt(runner, given, partial(self._make, runner, inputs, outcomes))
+        results = attempt(runner, self, self._owners, given, {}, partial(self._make, runner, inputs, outcomes), is_group=True)
         if len(outcomes) == n:
             outcomes += [Outcome(part.owner, value, None, []) for part, value in zip(self._parts, results)]
         return results
-
-    def _attempt(self, runner, given, make):
-        place = runner.node, self, id(self._owners), runner.cursor.current
-        known = runner.program.call_sites.get(place)
-        if known is False:
-            return make()
-        if known:
-            result = polymorphic_hit(runner, known, given, {})
-            if result is not MISSED:
-                return result
-        result, record = attempt_at(place, known, runner, self._owners, given, {}, make, may_be_empty=True)
-        if record is not None:
-            add_entry(runner, place, record, given, {}, monomorphic=False)
-        return result
 
     @ours.calling
     def _make(self, runner, inputs, outcomes):
@@ -158,16 +126,10 @@ def _leaves(template, found):
 class Walk:
     """The parts of a call, and what must hold."""
 
-    __slots__ = ("guard", "_owner", "_keep", "_plan", "_parts", "_last", "_is_empty")
+    __slots__ = ("guard", "_owner", "_keep", "_plan", "_parts", "_last")
 
     def __init__(self, owner, guard, keep, plan, parts, last):
         self._owner, self.guard, self._keep, self._plan, self._parts, self._last = owner, guard, keep, plan, parts, last
-        self._is_empty = not (last.entries or last.draws or last.by_value or last.records or last.accessed)
-
-    @property
-    def state(self):
-        """Keras' global state of this thread."""
-        return state()
 
     @ours.calling
     def take(self, runner, inputs, kwargs, outcomes, variants):
@@ -178,7 +140,7 @@ class Walk:
             if self._plan is None:
                 result = self._take(runner, inputs, outcomes, variants)
             else:
-                result = user_layers.call_within(self._owner, self, self._plan, (), kwargs, lambda *_, **__: self._take(runner, inputs, outcomes, variants))
+                result = user_layers.call_within(self._owner, keras.global_state(), self._plan, (), kwargs, lambda *_, **__: self._take(runner, inputs, outcomes, variants))
         finally:
             step.enters = around
         if result is NOT_WALKED and outcomes:
@@ -187,11 +149,8 @@ class Walk:
 
     def _go_back(self, left):
         """Takes back what parts have changed of what the framework's code reads: that runs from its beginning. `left` gets what puts it there again."""
-        for undo, redo in list(self.guard.changes()):
-            undo()
-            left.append(redo)
-        for held in self.guard.containers.added_losses.values():
-            left.append(partial(added_losses.leave, held, [*held]))
+        left += taken_back(self.guard.changes())
+        left += [partial(added_losses.leave, held, [*held]) for held in self.guard.containers.added_losses.values()]
 
     @ours.calling
     def _take(self, runner, inputs, outcomes, variants):
@@ -220,7 +179,7 @@ class Walk:
         last = walk._last
         if not last.fits(runner, inputs):
             return NOT_WALKED
-        return build(last.result, runner, last, inputs) if walk._is_empty else apply_record(runner, last, inputs, ())
+        return build(last.result, runner, last, inputs) if last.does_nothing else apply_record(runner, last, inputs, ())
 
     def begins(self, runner, inputs):
         """Returns whether nothing has changed, and the first part is to be called."""
@@ -230,9 +189,3 @@ class Walk:
         """Returns whether this walk is as the other one up to the part of this number, which has given `gave` now."""
         return self.guard.holds_as(other.guard) and len(self._parts) > k and all(map(Part.is_like, self._parts[:k], other._parts[:k])) \
             and self._parts[k].is_of_like(other._parts[k]) and self._parts[k].gave == gave
-
-
-def state():
-    """Returns Keras 3's global state of this thread; None if it is not imported."""
-    module = sys.modules.get(keras.GLOBAL_STATE)
-    return None if module is None else module.GLOBAL_STATE_TRACKER

@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
 
     function: Any
     value: Any
-    error: Exception | None
+    error: BaseException | None
     left: list
 
     @ours.calling
@@ -216,7 +216,7 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
             if outcome.error is not None or is_another or not (call.is_blind or call.keeps_guards or still_holds is None or numbers.ask(still_holds)):
                 take_back()
                 if n > 0:
-                    pending[n - 1].left.extend([_put_back(*change) for change in list(changes())])
+                    pending[n - 1].left.extend(taken_back(changes()))
                 return None
             value = renewed(outcome.value) if note is not None and type(call.expected) is OfKind else outcome.value
             results.append(value)
@@ -228,9 +228,12 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
     return n_had, take_back
 
 
-def _put_back(undo: Callable, redo: Callable) -> Callable:
-    undo()
-    return redo
+def taken_back(changes: Iterable) -> list[Callable]:
+    """Takes back these changes, (what undoes one, what does it again), and returns what does them again."""
+    found = list(changes)
+    for undo, _ in found:
+        undo()
+    return [redo for _, redo in found]
 
 
 def made_for_good(calls: list[OpaqueCall]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from terra import ours
 from terra.frameworks import framework_objects
+from terra.frameworks.tensorflow import READS
 from terra.runtime.fast_forward.cache import call_watch
 from terra.runtime.fast_forward.purity.facts.library_classes import calls_library, derives_from_librarys, parts_of_super
 from terra.runtime.fast_forward.purity.run import Handler
@@ -23,7 +24,6 @@ from terra.tf import private_names as tfi
 from terra.transform import convert, policy
 
 _MOST_HELD = 3_000  # objects
-_READS = "_numpy_internal"  # the builtin that reads a tensor's value
 _CALLED = (FunctionType, MethodType, BuiltinFunctionType, type, ModuleType)
 # Modules of caches, locks, and descriptions of types and functions.
 _UNIMPORTANT = frozenset(["weakref", "_weakref", "_weakrefset", "_thread", "threading", "inspect", "typing", "tensorflow_probability.python.internal.cache_util"])
@@ -126,7 +126,7 @@ class Libraries(Handler):
         lent = [function for functions in self._lent.values() for function in functions]
         try:
             with call_watch.observed_in_place(lent) as exchanged:
-                result = call_watch.look_out(call, note, warned.append, self._reading, strangers=False, builtins=call_watch.WRITERS | {_READS})
+                result = call_watch.look_out(call, note, warned.append, self._reading, strangers=False, builtins=call_watch.WRITERS | {READS})
         except Exception as error:
             self.run.impure(f"calls a library, which raises {type(error).__name__}")
             raise
@@ -147,7 +147,7 @@ class Libraries(Handler):
     def _reading(self, frame, function):
         """A library calls a builtin, perhaps one by which it reads the value of a tensor that comes with the step; it may be worth something else the next time. (numpy's
         functions take a tensor's memory without that; but a library that runs in graphs, too, gives them none.)"""
-        if function.__name__ == _READS:
+        if function.__name__ == READS:
             self.run.operands.value(function.__self__)
         elif call_watch.writes(function):
             self.run.impure("has a library write something")
