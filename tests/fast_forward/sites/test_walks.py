@@ -236,12 +236,22 @@ def freezes(layer, x):
     return x
 
 
-@pytest.mark.parametrize("does", [sets_a_rate, sets_in_front, freezes], ids=lambda does: does.__name__)
+def regularizes(layer, x):
+    layer.others[3].activity_regularizer = keras.regularizers.L2(0.1) if layer.times % 7 == 0 else None
+    return x
+
+
+def asks_to_be_built(layer, x):
+    layer.others[3].built = layer.times % 7 != 0
+    return x
+
+
+@pytest.mark.parametrize("does", [sets_a_rate, sets_in_front, freezes, regularizes, asks_to_be_built], ids=lambda does: does.__name__)
 def test_a_part_that_changes_other_layers(does):
     def make_model(does):
         model = sequential(does)
         first, unknown, norm, dropout, _ = model.layers
-        vars(unknown)["others"] = [dropout, first, norm]
+        vars(unknown)["others"] = [dropout, first, norm, model]
         return model
 
     check(training(make_model, does), walked=5)

@@ -8,6 +8,7 @@ number, lists of these. Code of the user's that reads them is noticed by the obs
 
 import functools
 import inspect
+import itertools
 import weakref
 from itertools import chain
 from types import FunctionType
@@ -97,6 +98,11 @@ class AttributeFilter:
         passing, held = self.passing, self.held
         kept = (item for item in held.items() if item[0] not in passing)
         return chain.from_iterable(chain(kept, ((name, _described(held.get(name, _GONE))) for name in self.left), (self._parts(),)) if self.left else kept)
+
+    def as_it_was(self, noted):
+        """Returns the attributes of the object with those in the place of others that are compared which it had when iterating gave `noted`; the rest are as they are."""
+        pairs = itertools.takewhile(lambda pair: pair[0] not in self.left, zip(noted[::2], noted[1::2]))
+        return {**{name: value for name, value in self.held.items() if name in self.passing}, **dict(pairs)}
 
     def in_order(self, *noted):
         """Brings what iterating has given, once or several times, into an order that does not depend on that of the attributes: what is set anew, as

@@ -136,6 +136,8 @@ class ContainerGuard:
             if (type(container) is list or type(container) is dict) and not (equal(tuple(view), held) and (not keys or equal(tuple(container), keys))):
                 before = list(held) if type(container) is list else dict(zip(keys, held))
                 yield functools.partial(put_contents, container, before), functools.partial(put_contents, container, container.copy())
+            elif type(container) is attribute_filter.AttributeFilter and not equal(tuple(view), held):
+                yield functools.partial(put_contents, container.held, container.as_it_was(held)), functools.partial(put_contents, container.held, container.held.copy())
 
     def _still(self, found):
         """Returns whether the dicts have the values that they had: `found` is what was read of them, and is expected the next time."""
