@@ -68,6 +68,17 @@ RETURNED = {
     "calculated of a list": lambda t, x: np.stack([t.numpy(), x[0, 1].numpy()]),
     "calculated of an item": lambda t, x: np.round(tf.exp(x).numpy()[0, 1] * 10.0),
     "calculated of a view": lambda t, x: np.argmax(tf.exp(x).numpy()[0]) + np.max(tf.sin(x).numpy()[:, 1:]),
+    "added": lambda t, x: float(t) + 1.0,
+    "negated": lambda t, x: -float(t),
+    "rounded": lambda t, x: round(float(t), 2),
+    "the larger one": lambda t, x: max(float(t), 1.0),
+    "calculated by a function": lambda t, x: doubled(float(t)),
+    "calculated by map": lambda t, x: list(map(doubled, [float(t)])),
+    "augmented": lambda t, x: _augmented(float(t)),
+    "halved": lambda t, x: float(t) / 2,
+    "the smaller of two, and one of them": lambda t, x: (min(float(t), float(t + 1.0), 3), float(t)),
+    "of NumPy's number": lambda t, x: float(t.numpy()) * 2.0 - abs(float(t)),
+    "a text of what is calculated": lambda t, x: f"{float(t) * 100:.1f} %",
     "not even returned, though calculated": lambda t, x: (np.sum(tf.exp(x).numpy()), tf.cos(x))[1],
 }
 
@@ -231,15 +242,18 @@ def test_what_is_given_back_is_read_late(name):
 
 
 LOOKED_AT = {
-    "added": lambda t, x: float(t) + 1.0,
-    "negated": lambda t, x: -float(t),
+    "divided by": lambda t, x: [_fails(lambda: 1.0 / float(t)), _fails(lambda: 1.0 / float(t - t))],
+    "rounded to hundreds": lambda t, x: round(float(t) * 1000.0, -2),
+    "remainder": lambda t, x: float(t) % 0.5,
+    "power": lambda t, x: float(t) ** 2,
+    "calculated, and compared": lambda t, x: "more" if float(t) * 2.0 > 2.0 else "less",
+    "which object it is": lambda t, x: _which(float(t)),
     "compared": lambda t, x: float(t) > 1.0,
     "compared and given back": lambda t, x: [v for v in [float(t)] if v > 1.0],
     "tested": lambda t, x: "yes" if float(t) else "no",
     "not": lambda t, x: not float(t - t),
     "or": lambda t, x: float(t) or 1.0,
     "chained": lambda t, x: 0.5 < float(t) < 1.2,
-    "rounded": lambda t, x: round(float(t), 2),
     "int": lambda t, x: (int(t), int(float(t) * 10.0)),
     "str": lambda t, x: str(float(t)),
     "repr": lambda t, x: repr(float(t)),
@@ -248,7 +262,6 @@ LOOKED_AT = {
     "percent": lambda t, x: "%.2f" % float(t),
     "percent of several": lambda t, x: "%s %.2f" % ("loss", float(t)),
     "math": lambda t, x: math.exp(float(t)),
-    "max": lambda t, x: max(float(t), 1.0),
     "sum": lambda t, x: sum([float(t), 1.0]),
     "sorted": lambda t, x: sorted([float(t), 1.0]),
     "key": lambda t, x: {float(t): 1},
@@ -262,8 +275,6 @@ LOOKED_AT = {
     "operand": lambda t, x: x * float(t),
     "argument": lambda t, x: tf.multiply(x, y=float(t)),
     "in a list that is an argument": lambda t, x: tf.stack([float(t), 1.0]),
-    "by a function": lambda t, x: doubled(float(t)),
-    "by map": lambda t, x: list(map(doubled, [float(t)])),
     "by filter": lambda t, x: list(filter(None, [float(t - t), float(t)])),
     "numpy scalar": lambda t, x: t.numpy() + np.float32(1.0),
     "numpy function": lambda t, x: np.square(t.numpy()).tolist(),
@@ -312,7 +323,6 @@ LOOKED_AT = {
     "array twice": lambda t, x: [tf.exp(x).numpy()] * 2,
     "truth": lambda t, x: ((t > 1.0).numpy(), np.True_, np.False_),
     "bytes": lambda t, x: (tf.strings.substr("ab", tf.cast(t > 1.0, tf.int32), 1).numpy(), b"a", b"b"),
-    "augmented": lambda t, x: _augmented(float(t)),
     "in a dict": lambda t, x: _in_a_dict(float(t)),
     "nested": lambda t, x: tf.nest.map_structure(doubled, {"a": float(t)}),
     "cond": lambda t, x: tf.cond(float(t) > 1.0, lambda: x, lambda: -x),
@@ -327,6 +337,18 @@ class Scaled(tf.keras.layers.Layer):
 
 
 LAYER = Scaled()
+
+
+def _fails(function):
+    try:
+        return function()
+    except ZeroDivisionError:
+        return "by zero"
+
+
+def _which(value):
+    other = value + 0.0
+    return min(value, other) is value, [value, other].index(value)
 
 
 def _first(x):

@@ -100,7 +100,8 @@ def calculate_deferred(deferred, values, arrays, number, read):
     def read_part(part):
         return calculate_deferred(part, values, arrays, number, read) if type(part) is DeferredCalculation else read(part)
 
-    return warned(deferred.calculation.make, (values, arrays, number, read_part), {}, deferred.place)
+    given = values, arrays, number, read_part
+    return deferred.calculation.make(*given) if deferred.place is None else warned(deferred.calculation.make, given, {}, deferred.place)
 
 
 class Line:
@@ -159,7 +160,7 @@ def writes(function, args, kwargs):
         return True
     if type(function) is str:
         return len(args) > 2 and function not in _SHAPED_BY
-    return len(args) > (function.nin if isinstance(function, np.ufunc) else _OUT.get(getattr(function, "__name__", None), 10))
+    return len(args) > (function.nin if isinstance(function, np.ufunc) else _OUT.get(function.__name__, 10) if id(function) in FUNCTIONS else 10)
 
 
 # What raises nothing but for the shapes and types that it is given: it may be calculated when the step is over.
@@ -175,6 +176,14 @@ def never_raises(function, args):
     """Whether a calculation raises no error for the sake of what is in the arrays."""
     return id(function) in _NEVER_RAISING or function in _NEVER_RAISING or (
         function is operator.getitem and all(map(is_plain_value, args[1] if type(args[1]) is tuple else args[1:])))
+
+
+_OF_FLOATS = frozenset([operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, min, max, float])  # what of Python's raises no error, whatever numbers it is given
+
+
+def never_raises_for_floats(function, parts):
+    """Whether what Python calculates of numbers, which are parts of a `Calculation`, raises no error whatever those are that vary."""
+    return function in _OF_FLOATS or (function is operator.truediv and type(parts[1]) in (int, float)) or (function is round and len(parts) == 2 and type(parts[1]) is int and parts[1] >= 0)
 
 
 def is_plain_value(x):

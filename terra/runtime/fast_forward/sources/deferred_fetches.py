@@ -71,6 +71,7 @@ class DeferredFetches:
         self.held = {} if held is None else held
         self.bounds = {}  # key of a tensor -> the bounds that its number is within, if that was compared
         self.calculated = {}  # id -> (it, its `Calculation`, where that stands, what of these it was calculated of)
+        self.originals = {}  # id of a number that was calculated -> the one, among those that it was calculated of, that it is
         self.last = None  # (what the run gives, {place in it: (as in `held`, or None; as in `calculated`)} of integers and truth values that were not looked at); None: it is one
         self._lasts = {}  # the same, of what it is about to give
         self._open = set()  # ids of arrays whose shapes depend on data

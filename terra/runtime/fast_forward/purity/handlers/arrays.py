@@ -10,7 +10,7 @@ from terra import ours
 from terra.location.null_observer import formatted_as
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.purity.unknown.stand_ins import Printed
-from terra.runtime.fast_forward.sources.array_calculations import Calculation, Line, calculate, is_filtered, is_plain_value, never_raises, strictly, warned, writes
+from terra.runtime.fast_forward.sources.array_calculations import Calculation, Line, calculate, is_filtered, is_plain_value, never_raises, never_raises_for_floats, strictly, warned, writes
 from terra.runtime.fast_forward.sources.residual_calls import kind_of
 from terra.runtime.fast_forward.sources.texts import joined, text_of_tensor
 from terra.runtime.fast_forward.sources.value_sources import ConstantSource, ContainerSource, FetchSource
@@ -27,7 +27,7 @@ class Arrays(Handler):
 
     __slots__ = ()
 
-    def by_numpy(self, function, args, kwargs={}):  # noqa: B006 (it is not changed)
+    def calculated(self, function, args, kwargs={}):  # noqa: B006 (it is not changed)
         """Returns what a function that does nothing but calculate, or a method of the first argument, gives of arrays and numbers of which one varies, or was read of a tensor of this step, and was not
         looked at: an array, or a number, of that kind, too. None if that is not known."""
         dynamic, deferred = self.run.dynamic, self.run.deferred
@@ -57,14 +57,22 @@ class Arrays(Handler):
 
     def _deferred_part(self, calculation, value, args, found, parts):
         """This was calculated of what was read, and not looked at so far."""
-        kind = type(value)
-        if not (holds_numbers(value) if kind is np.ndarray else isinstance(value, np.number)) or not never_raises(calculation.function, args) \
+        kind, line = type(value), None
+        if kind is float:
+            if not never_raises_for_floats(calculation.function, calculation.args):
+                return None
+            if any(value is x for x in args):  # as min gives one
+                given, value = value, value * 1.0
+                self.run.deferred.originals[id(value)] = given
+        elif not (holds_numbers(value) if kind is np.ndarray else isinstance(value, np.number)) or not never_raises(calculation.function, args) \
                 or "raise" in np.geterr().values() or is_filtered("error"):  # it is over when that would be raised
             return None
-        self.run.operands.note_numpy()
+        else:
+            self.run.operands.note_numpy()
+            line = Line()
         for x in found:
             self.run.deferred.looked_at(x)
-        self.run.deferred.calculated[id(value)] = value, calculation, Line(), parts
+        self.run.deferred.calculated[id(value)] = value, calculation, line, parts
         return value
 
     # -- texts of what was read ------------------------------------------------------------------------------------------------
@@ -176,7 +184,7 @@ class Arrays(Handler):
 
     def item_of_array(self, array, index):
         """An item or slice of an array."""
-        value = self.by_numpy(operator.getitem, (array, index))
+        value = self.calculated(operator.getitem, (array, index))
         if value is None:
             self.run.contents.container(array)
             return array[index]

@@ -54,7 +54,7 @@ class Attributes(Handler):
         if kind is np.ndarray and name in METHODS and self.run.deferred.part_for(it) is not None:
             return it
         if name == "T" and kind is np.ndarray:
-            value = self.run.arrays.by_numpy(np.transpose, (it,))
+            value = self.run.arrays.calculated(np.transpose, (it,))
             if value is not None:
                 return answer(name, value)
         if (id(it), name) in self.run.runner.program.counters and self.run.places.looked_up(it, name) is held_in(it, name):

@@ -127,7 +127,7 @@ class Builtins(Handler):
                 return value
         is_numpys = isinstance(callee, (np.ufunc, type)) or id(callee) in FUNCTIONS
         if is_numpys or (id(callee) in _CALCULATING and any(map(self.run.arrays.is_numpys, args))):
-            value = self.run.arrays.by_numpy(callee, args, kwargs)
+            value = self.run.arrays.calculated(callee, args, kwargs)
             if value is not None:
                 return value
             self.run.operands.note_numpy()
@@ -146,7 +146,7 @@ class Builtins(Handler):
     def _on_array(self, callee, /, *args, **kwargs):
         """Call a method of an array."""
         array, name = callee.__self__, callee.__name__
-        value = self.run.arrays.by_numpy(name, (array, *args), kwargs)
+        value = self.run.arrays.calculated(name, (array, *args), kwargs)
         if value is not None:
             return value
         self.run.operands.operand(array)
@@ -331,6 +331,10 @@ class Builtins(Handler):
             args = self.run.operands.value_of_variable(args[0], "value"),
             if self.run.is_own_tensor(args[0]):
                 return self.run.deferred.read(self.run.runner, args[0], float)
+            if self.run.deferred.knows(args[0]) and isinstance(args[0], (float, np.number)):
+                value = self.run.arrays.calculated(float, args)
+                if value is not None:
+                    return value
         if callee in (set, frozenset, dict):
             args = [self.run.contents.pairs(x) if callee is dict else self.run.contents.each(x, self.run.operands.compared) for x in args]
         for x in (*args, *kwargs.values()) if callee not in (set, frozenset, dict) else ():

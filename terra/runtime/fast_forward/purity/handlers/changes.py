@@ -236,10 +236,9 @@ class Changes(Handler):
 
     def inplace(self, it, held, operator):
         """`held += it` and the like."""
-        if self.run.dynamic.numbers:
-            value = self.run.operands.calculates(OPERATORS[operator], (held, it))
-            if value is not None:
-                return Becomes(value)
+        value = self.run.operands.calculates(OPERATORS[operator], (held, it))
+        if value is not None:
+            return Becomes(value)
         it = self.run.beside(operator, it, held)
         kind = type(held)
         self.run.deferred.looked_at(held)

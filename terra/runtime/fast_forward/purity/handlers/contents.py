@@ -13,6 +13,7 @@ import numpy as np
 from terra import ours
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItems, Operated, SpecialMethod
+from terra.runtime.fast_forward.sources.effects import Effect
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, VIEWS, defined, is_container, is_librarys, is_like_builtin
 from terra.runtime.tensors.tensor import TerraTensor
@@ -255,6 +256,8 @@ class Contents(Handler):
             return
         if is_like_builtin(kind):
             self.run.classes.note_class(it)
+        if kind is dict and self._looks_beside(it):
+            return
         if kind in LISTS or kind is collections.deque or is_like_builtin(kind) or (isinstance(it, (list, dict)) and is_librarys(kind)):
             held = self.run.reads.contents(it)
             if any(type(x) is TerraTensor and x._owner is self.run.runner for x in held):
@@ -268,6 +271,22 @@ class Contents(Handler):
                 self.run.impure("uses a large array")
         elif not tfi.is_variable(it):
             self.run.impure(f"looks into an object of type {kind.__name__}")
+
+    def _looks_beside(self, it):
+        """Notes which keys a dict has of which the run has set items that were there before, and none else, and what the other items are; returns whether it has."""
+        own = {effect.name: effect for effect in self.run.effects.values() if effect.owner is it}
+        if not own or any(type(effect) is not Effect or effect.added is not None or effect.before is None or effect.name not in it for effect in own.values()):
+            return False
+        self.run.reads.asked(_keys, it, _keys(it))
+        for key, value in it.items():
+            if key not in own:
+                self.run.reads.entry(it, key, value)
+        return True
+
+
+def _keys(it):
+    """Tells the keys of a dict, in their order."""
+    return repr([*it])
 
 
 class _KnownItem:

@@ -67,14 +67,13 @@ class Operands(Handler):
         left, right = self.run.beside(name, left, right), self.run.beside(name, right, left)
         if (left in self.run.opaque or right in self.run.opaque) and not (self._is_fed(left, right) or self._is_fed(right, left)):
             return self.run.opaque.operated(OPERATORS[name], left, right)
-        if self.run.dynamic.numbers:
-            value = self.calculates(OPERATORS[name], (left, right))
-            if value is not None:
-                return value
+        value = self.calculates(OPERATORS[name], (left, right))
+        if value is not None:
+            return value
         if self.run.dynamic.has_arrays and name in _OF_ARRAYS:
             left, right = self._beside_tensor(left, right), self._beside_tensor(right, left)
         if self.run.arrays.is_numpys(left) or self.run.arrays.is_numpys(right):
-            value = self.run.arrays.by_numpy(OPERATORS[name], (left, right))
+            value = self.run.arrays.calculated(OPERATORS[name], (left, right))
             if value is not None:
                 return value
         value = self.run.objects.operator_of_own(name, left, right)
@@ -116,7 +115,7 @@ class Operands(Handler):
         if answer is None:
             answer = self.run.deferred.compares(OPERATORS[name], (left, right))
         if answer is None and (type(left) is np.ndarray or type(right) is np.ndarray):
-            answer = self.run.arrays.by_numpy(OPERATORS[name], (left, right))
+            answer = self.run.arrays.calculated(OPERATORS[name], (left, right))
         if answer is not None:
             return answer
         why = self._not_understood(self.compared, left, right)
@@ -142,11 +141,15 @@ class Operands(Handler):
         value = self.run.objects.operator_of_own(name, it)
         if value is not None:
             return value
-        value = self.run.arrays.by_numpy(OPERATORS[name], (it,)) if self.run.arrays.is_numpys(it) else self.calculates(OPERATORS[name], (it,))
+        value = self.run.arrays.calculated(OPERATORS[name], (it,)) if self.run.arrays.is_numpys(it) else self.calculates(OPERATORS[name], (it,))
         return value if value is not None else self.run.result(self.run.arrays.operated(OPERATORS[name], self.operand(it)))
 
     def calculates(self, function, parts):
-        """Returns what `function`, without side effects, gives for these operands, if it is a number that varies; else None."""
+        """Returns what `function`, without side effects, gives for these operands, if it is a number that varies, or is calculated of a float that was read of a tensor; else None."""
+        if any(type(x) is float and self.run.deferred.knows(x) for x in parts):
+            value = self.run.arrays.calculated(function, parts)
+            if value is not None:
+                return value
         value = self.run.dynamic.calculates(function, parts) if self.run.dynamic.numbers else None
         if value is not None:
             self.look_at_others(parts)
@@ -254,7 +257,7 @@ class Operands(Handler):
         self.run.deferred.looked_at(it)
         if self.run.reason is None and not self.has_identity(it):
             self.run.impure(f"asks which object of type {type(it).__name__} it is")
-        return itself(it)
+        return itself(self.run.deferred.originals.get(id(it), it))
 
     def has_identity(self, it):
         """Whether the run knows which object it is: numbers and strings are known by their values only, tensors, arrays and containers that it was given by their structure. There is only one

@@ -30,7 +30,7 @@ class Places(Handler):
             return type(key) is int and 0 <= key < len(it)
         if type(it) is CellType:
             return True
-        return (type(key) is int or type(key) is str) and all(type(k) in SCALARS for k in it)  # others may be compared with it
+        return type(key) in SCALARS and key == key and all(type(k) in SCALARS for k in it)  # others may be compared with it
 
     def is_read_anew(self, owner, name):
         """Whether what is there is a number that was another one each time, inside of a call whose numbers do not count as arguments, and the run has not set it, but for adding to it."""
@@ -177,7 +177,8 @@ class Places(Handler):
     def counted(self, function, names, owners):
         """Asks what arithmetic gives of places: a list with what `function` gives, if that is a float, else None."""
         asked = self._what_varies(names, owners)
-        value = None if asked is None else self.run.dynamic.counts(function, asked)
+        is_late = asked is not None and any(place is None and self.run.deferred.knows(x) for x, place in asked)  # then it is calculated step by step
+        value = None if asked is None or is_late else self.run.dynamic.counts(function, asked)
         if value is None:
             return None
         self.run.operands.look_at_others([x for x, place in asked if place is None])
