@@ -14,7 +14,7 @@ import sys
 import types
 
 from terra import errors
-from terra.options import LOOPS, Options, Stats
+from terra.options import LOOPS, Options, Stats, file_to_write
 from terra.transform import to_code
 from terra.version import __version__
 
@@ -33,6 +33,7 @@ _COLUMNS = {
     "steps": "steps", "co-executed": "coexecuted_steps", "skipped": "whole_steps", "traced": "tracing_steps", "imperative": "imperative_steps", "traces": "traces",
     "graphs": "graphs", "fallbacks": "fallbacks", "feeds": "feeds", "fetches": "fetches",
 }  # fmt: skip
+_NO_STEPS = "terra: no step was run; is there a tf.GradientTape or a co-executed function in the script?"
 
 
 class _Unusable(Exception):
@@ -115,44 +116,83 @@ def _run(options):
     words = options.module if options.module is not None else options.script
     if not words:
         options.parser.error("name a script, or a module after -m.")
-    from terra import explain  # (which has all of Terra imported)
-    from terra.frontends import keras_support, script
-    from terra.reporting.profiling import profile
-    from terra.runtime.interpreter import tracebacks
+    from terra.frontends import launch
 
-    start = script.run_path if options.module is None else script.run_module
+    run = _Run(options)
+    start = launch.run_path if options.module is None else launch.run_module
     code, log = 0, logging.getLogger("terra")
     propagates, log.propagate = log.propagate, False  # what the script logs, and where, is its own matter: warnings of Terra's go to standard error
     try:
-        recorded = profile(options.timeline, report=options.report) if options.timeline or options.report else None
-    except errors.OptionError as error:
-        raise _Unusable(*error.args) from error
-    try:
-        if recorded is not None:
-            recorded.__enter__()
-        chosen = _step_options(options)
-        start(words[0], words[1:], chosen, keras_support.preparations(chosen))
-    except script.ScriptError as error:
-        options.stats = options.explain = False
-        if recorded is not None:
-            recorded.discard()
+        start(words[0], words[1:], run.load)
+    except launch.ScriptError as error:
+        run.discard()
         raise _Unusable(*error.args) from error
     except SystemExit:
         raise
     except BaseException as error:
-        tracebacks.clean(error)
+        run.clean(error)
         errors.show(error)
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
     finally:
         log.propagate = propagates
         sys.stdout.flush()
-        if options.stats:
-            print(statistics(), file=sys.stderr)
-        if options.explain:
-            print(explain(full=True), file=sys.stderr)
-        if recorded is not None:
-            code = _written(recorded) or code
+        code = run.tell() or code
     return code
+
+
+class _Run:
+    """Does the parts of `terra run` that need Terra, which is loaded when the script first imports TensorFlow."""
+
+    def __init__(self, options):
+        self._options = options
+        self.steps = _step_options(options)
+        try:
+            self._files = [file_to_write(path) for path in (options.timeline, options.report)]
+        except errors.OptionError as error:
+            raise _Unusable(*error.args) from error
+        self._recorded = None
+        self._is_loaded = False
+
+    def load(self):
+        """Loads Terra, as `launch` wants it."""
+        from terra import profile  # (which has all of Terra imported)
+        from terra.frontends import keras_support, script
+        from terra.runtime.execution import interception
+
+        self._is_loaded = True
+        if any(self._files):
+            self._recorded = profile(self._files[0], report=self._files[1])
+            self._recorded.__enter__()
+        script.install(self.steps, keras_support.preparations(self.steps))
+        return interception.end_open_step, script.finish
+
+    def discard(self):
+        """The script could not be started."""
+        self._options.stats = self._options.explain = False
+        if self._recorded is not None:
+            self._recorded.discard()
+            self._recorded = None
+
+    def clean(self, error):
+        """Takes Terra's frames out of the traceback of what the script raised; as long as Terra is not loaded, these are only at its beginning."""
+        if self._is_loaded:
+            from terra.runtime.interpreter import tracebacks
+
+            tracebacks.clean(error)
+
+    def tell(self):
+        """Prints and writes what was asked for. Returns an exit code."""
+        if self._options.stats:
+            print(statistics() if self._is_loaded else _NO_STEPS, file=sys.stderr)
+        if self._options.explain:
+            print(_explanation() if self._is_loaded else _NO_STEPS, file=sys.stderr)
+        return _written(self._recorded) if self._recorded is not None else 0
+
+
+def _explanation():
+    from terra import explain
+
+    return explain(full=True)
 
 
 def _written(recorded):
@@ -177,7 +217,7 @@ def statistics():
         named[name] = before + count, total
     rows = [(name if count == 1 else f"{name} ({count} functions)", stats) for name, (count, stats) in named.items()]
     if not rows:
-        return "terra: no step was run; is there a tf.GradientTape or a co-executed function in the script?"
+        return _NO_STEPS
     total = {title: sum(getattr(stats, field) for _, stats in rows) for title, field in _COLUMNS.items()}
     share = 100 * total["co-executed"] / total["steps"]
     lines = [f"terra: {total['steps']} steps, {total['co-executed']} of them co-executed ({share:.0f} %), {total['fallbacks']} fallbacks."]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import os
 
 from terra import errors
 
@@ -150,3 +151,15 @@ class Stats:
         """Add the figures of `other` to these."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
+
+
+def file_to_write(path):
+    """Returns the absolute path of a file that is to be written in the end: the program may go to another directory. None for None. Raises: OptionError if it cannot be there."""
+    if path is None:
+        return None
+    found = os.path.abspath(path)
+    if not os.path.isdir(os.path.dirname(found)):
+        raise errors.OptionError(f"cannot write {os.fspath(path)}: there is no directory {os.path.dirname(found)}.")
+    if os.path.isdir(found):
+        raise errors.OptionError(f"cannot write {os.fspath(path)}: it is a directory.")
+    return found

@@ -11,6 +11,7 @@ import time
 from operator import itemgetter
 from threading import get_ident
 
+from terra.frameworks import libraries
 from terra.frontends.block_step import BlockFunction, BlockStep
 from terra.location import current_step
 from terra.options import Options
@@ -35,7 +36,7 @@ class GradientTape(tfi.tf.GradientTape):
     drops the tape: the docstring of `terra.frontends.block_step` has the whole rule. Values never depend on it.
 
     Each `with` statement (file and line) has a TraceGraph of its own. A block inside another step, or in a graph under construction, is just a tape; so
-    is one that begins while another thread is inside a step.
+    is one that begins while another thread is inside a step, or that the framework's own code opens.
 
     All of `tf.GradientTape`'s arguments and methods are its own. Keyword arguments beyond them are the options of `terra.coexecute`; those given when
     a `with` statement is first reached count.
@@ -54,9 +55,9 @@ class GradientTape(tfi.tf.GradientTape):
     # -- the block -------------------------------------------------------------------------------------------------------------
 
     def __enter__(self):
-        step = None
-        if tfi.tf.executing_eagerly() and not current_step.left_alone.depth:
-            step = self._begin(sys._getframe(1))
+        step, frame = None, sys._getframe(1)
+        if tfi.tf.executing_eagerly() and not current_step.left_alone.depth and libraries.package_of(frame.f_globals.get("__name__")) not in tfi.FRAMEWORKS:
+            step = self._begin(frame)
         if step is None:
             tape = super().__enter__()  # which raises if the tape is still recording
             if self._left_alone is not None:

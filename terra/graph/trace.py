@@ -210,8 +210,10 @@ class TraceStore:
         found = self._note_counts(raw)
         for event, signature, occurrence in _numbered(raw.events):
             for k, ref in enumerate(event.refs):
-                if ref[0] == CONST and not is_relaxed(self.relaxed, signature, occurrence, k) \
-                        and self._const_keys.setdefault((signature, occurrence, k), ref[1].key) != ref[1].key:
+                if ref[0] != CONST and ref[0] != FEED:
+                    continue
+                key = ref[1].key if ref[0] == CONST else FEED  # what is small enough to be a constant in one step may be too large in another
+                if self._const_keys.setdefault((signature, occurrence, k), key) != key and not is_relaxed(self.relaxed, signature, occurrence, k):
                     self.relaxed.add((signature, None if signature in self._shifting else occurrence, k))
                     found = True
         if found:

@@ -4,8 +4,8 @@ import os
 from types import TracebackType
 from typing import Any
 
-from terra import errors
 from terra.frontends import script
+from terra.options import file_to_write
 from terra.reporting.explanation import explain
 from terra.reporting.page import report as pages
 from terra.reporting.timeline import Recording
@@ -22,7 +22,7 @@ class profile:
     """
 
     def __init__(self, path: "str | os.PathLike[str] | None" = None, *, report: "str | os.PathLike[str] | None" = None) -> None:
-        self._path, self._report = _file(path), _file(report)  # as they are now: the program may go to another directory
+        self._path, self._report = file_to_write(path), file_to_write(report)  # as they are now: the program may go to another directory
         self._recording: Recording | None = None
         self._process = os.getpid()
 
@@ -57,14 +57,3 @@ class profile:
             recording.save(self._path)
         if self._report is not None:
             pages.save(self._report, explain(full=True), recording)
-
-
-def _file(path: "str | os.PathLike[str] | None") -> "str | None":
-    if path is None:
-        return None
-    found = os.path.abspath(path)
-    if not os.path.isdir(os.path.dirname(found)):
-        raise errors.OptionError(f"cannot write {os.fspath(path)}: there is no directory {os.path.dirname(found)}.")
-    if os.path.isdir(found):
-        raise errors.OptionError(f"cannot write {os.fspath(path)}: it is a directory.")
-    return found

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import terra
 from terra.cli import functions_in, main
-from terra.frontends import gradient_tape, script
+from terra.frontends import gradient_tape, launch, script
 from tests import forks
 
 
@@ -251,7 +251,7 @@ def test_help(capsys):
 
 def test_options_of_the_steps(monkeypatch, capsys):
     given = []
-    monkeypatch.setattr(script, "run_path", lambda *words: given.append(words[:3]))
+    monkeypatch.setattr(launch, "run_path", lambda path, words, load: given.append((path, words, load.__self__.steps)))
     main(["run", "--wait-for-graph", "--verify", "--run-ahead", "0", "--fast-forward", "framework", "train.py", "--loops", "5"])
     main(["run", "--fast-forward", "no", "--loops", "roll", "--jit-compile", "--optimize", "--max-traces", "3", "train.py"])
     main(["run", "train.py"])
@@ -351,13 +351,13 @@ def test_models_that_are_to_run_eagerly_are_co_executed(tmp_path, terra_run):
 
 def decorated(source):
     """{function: the decorator it got} in a module."""
-    tree = script.rewrite(ast.parse(textwrap.dedent(source)))
+    tree = launch.rewrite(ast.parse(textwrap.dedent(source)))
     found = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.decorator_list:
             text = ast.unparse(node.decorator_list[-1])
             if "terra" in text:
-                found[node.name] = "step" if ".step(" in text else "instrumented"
+                found[node.name] = "step" if "('step')" in text else "instrumented"
                 assert node.decorator_list[-1].lineno == node.lineno
     return found
 

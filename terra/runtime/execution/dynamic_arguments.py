@@ -49,6 +49,16 @@ class DynamicArguments:
         """Whether the sizes of all tensors that vary are left unknown."""
         return self._of_all
 
+    @property
+    def is_undecided(self):
+        """Whether the sizes of all tensors that vary may be left unknown, or known, from some step on."""
+        return not self._is_decided
+
+    @property
+    def may_turn(self):
+        """Whether they may soon be left unknown: all sizes that have come so far were new."""
+        return self.is_undecided and not self._of_all and 0 < len(self._lately) < NEW and all(self._lately)
+
     def close(self):
         """Leaving sizes unknown does not pay: know them all again, for good. Returns whether they were left unknown by themselves, and are not any more."""
         if self._is_decided or not self._of_all:

@@ -62,13 +62,13 @@ class Lifecycle:
         else:
             waiting = function.program is None and (generation.task is not None or generation.is_due or not (
                 outcomes.pending or function.options.wait_for_graph or function.options.verify or function.policy.may_trace()))
+        step = self._begun(kind, args, kwargs) if kind is Step and function.dynamic_arguments.is_undecided else None  # each step tells whether new sizes keep coming
         if waiting or self._cannot_be_ordered() or self._is_looked_at() or (not outcomes.pending and function.policy.imperative()) or (
-                not function.options.wait_for_graph and not outcomes.pending and not function.options.verify and function.policy.wants_sample()):
+                not function.options.wait_for_graph and not outcomes.pending and not function.options.verify and (function.policy.wants_sample() or self._waits_for_sizes())):
             stats.imperative_steps += 1
             return None
-        step = kind(function, args, kwargs)
-        if function.dynamic_arguments.look_at(step):
-            function.traces.begin_anew()
+        if step is None:
+            step = self._begun(kind, args, kwargs)
         try:
             if step.mode is not None:
                 GRAPH_RUNNER.limit(max(function.options.run_ahead - 1, 0))
@@ -102,6 +102,17 @@ class Lifecycle:
                 raise
         step.begins()
         return step
+
+    def _begun(self, kind, args, kwargs):
+        """Returns a new step, whose sizes were looked at."""
+        step = kind(self._function, args, kwargs)
+        if self._function.dynamic_arguments.look_at(step):
+            self._function.traces.begin_anew()
+        return step
+
+    def _waits_for_sizes(self):
+        """Returns whether it is to be seen yet which sizes are to be left unknown: a graph that knows them all would be in vain."""
+        return self._function.program is None and self._function.dynamic_arguments.may_turn
 
     def _cannot_be_ordered(self):
         """Returns whether the program's own eager operations are queued on another executor than ours, where they could be overtaken."""

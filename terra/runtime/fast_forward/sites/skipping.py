@@ -97,6 +97,8 @@ def _differentiate(method, tape, args, kwargs):
     """Call `method` of the tape, which gives a gradient or Jacobian."""
     runner = running()
     lazy = runner.tapes.of(tape._tape._tape) if runner is not None and tape._tape is not None else None
+    if lazy is not None and tape._recording and not tape._persistent:
+        tape._pop_tape()  # as the method does first, where it is called in the tape's own block
     if lazy is None or lazy.opaque or tape._recording:
         return enter(runner, lambda: method(tape, *args, **kwargs))
     jumps = runner.step.counts.fast_forwards

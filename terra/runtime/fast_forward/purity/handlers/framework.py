@@ -13,6 +13,7 @@ from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sites import skipping, user_layers
+from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import LISTS, PLAIN, TENSORS, defined, is_frameworks_function, is_librarys
 from terra.runtime.tensors.tensor import TerraTensor, has_open_shape, holds_numbers
 from terra.tf import private_names as tfi
@@ -117,11 +118,12 @@ class Framework(Handler):
 
     def _with_tensors(self, args, kwargs):
         """Returns the arguments of such a function with tensors in place of arrays that vary, where it would make the same of them: it could give them no other type, as there is a tensor of that, or
-        nothing but arrays of one type."""
+        arrays of one type come first, and beside them there are but plain values."""
         leaves = [y for x in (*args, *kwargs.values()) for y in (x if type(x) is list or type(x) is tuple else (x,))]
         types = {tfi.dtypes.as_dtype(x.dtype) for x in leaves if type(x) in TENSORS or tfi.is_variable(x) or (type(x) is np.ndarray and holds_numbers(x))}
         floating = {x for x in types if x.is_floating}
-        decided = any(type(x) in TENSORS or tfi.is_variable(x) for x in leaves) or all(type(x) is np.ndarray for x in leaves)
+        decided = any(type(x) in TENSORS or tfi.is_variable(x) for x in leaves) or (
+            type(leaves[0] if leaves else None) is np.ndarray and all(type(x) is np.ndarray or type(x) in SCALARS for x in leaves))
         if self.run.reason is not None or not decided or len(floating) > 1 or any(type(x) is tfi.tf.DType or isinstance(x, type) for x in leaves):
             return args, kwargs
 
