@@ -36,7 +36,7 @@ class GradientTape(tfi.tf.GradientTape):
     drops the tape: the docstring of `terra.frontends.block_step` has the whole rule. Values never depend on it.
 
     Each `with` statement (file and line) has a TraceGraph of its own. A block inside another step, or in a graph under construction, is just a tape; so
-    is one that begins while another thread is inside a step, or that the framework's own code opens.
+    is one that begins while another thread is inside a step, that the framework's own code opens, or in which a tape goes on that another `with` statement has begun.
 
     All of `tf.GradientTape`'s arguments and methods are its own. Keyword arguments beyond them are the options of `terra.coexecute`; those given when
     a `with` statement is first reached count.
@@ -47,6 +47,7 @@ class GradientTape(tfi.tf.GradientTape):
     _step = None
     _left_alone = None  # if the policy leaves the block alone that the tape is in: what says so
     _outside = None  # the state of the `with` statement this tape was last in
+    _at = None  # (code, line number) of the first `with` statement that it was in
 
     def __init__(self, persistent=False, watch_accessed_variables=True, **options):
         self._options = Options.make({**defaults, **options}, "terra.GradientTape", ("persistent", "watch_accessed_variables"))
@@ -56,7 +57,9 @@ class GradientTape(tfi.tf.GradientTape):
 
     def __enter__(self):
         step, frame = None, sys._getframe(1)
-        if tfi.tf.executing_eagerly() and not current_step.left_alone.depth and libraries.package_of(frame.f_globals.get("__name__")) not in tfi.FRAMEWORKS:
+        first, self._at = self._at, self._at or (frame.f_code, frame.f_lineno)
+        is_again = first is not None and first != (frame.f_code, frame.f_lineno)
+        if tfi.tf.executing_eagerly() and not current_step.left_alone.depth and not is_again and libraries.package_of(frame.f_globals.get("__name__")) not in tfi.FRAMEWORKS:
             step = self._begin(frame)
         if step is None:
             tape = super().__enter__()  # which raises if the tape is still recording
