@@ -1,10 +1,10 @@
 """Tables of methods of Python's own lists, dicts, sets and strings: which read, write or run the program's code, by name."""
 
 # Methods that change their object.
-MUTATORS = frozenset("append appendleft extend extendleft insert pop popleft rotate remove clear sort reverse add discard update setdefault popitem "
+MUTATORS = frozenset("append appendleft extend extendleft insert pop popleft rotate remove clear sort reverse add discard update setdefault popitem move_to_end "
                       "intersection_update difference_update symmetric_difference_update".split())
 # Methods of lists, dicts, sets, strings and numbers by how they look at their arguments.
-COMPARING = frozenset("remove index count sort get pop setdefault add discard".split())
+COMPARING = frozenset("remove index count sort get pop setdefault add discard move_to_end".split())
 JOINING = frozenset(
     "union intersection difference symmetric_difference issubset issuperset isdisjoint intersection_update difference_update "
     "symmetric_difference_update".split())

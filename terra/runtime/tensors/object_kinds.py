@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import itertools
-from types import FunctionType, GeneratorType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, WrapperDescriptorType
 
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.tensor import TerraTensor
@@ -108,12 +108,20 @@ def is_like_builtin(kind):
     """Returns whether it is a class that derives from list or dict, and is searched as these are."""
     if kind is collections.OrderedDict or kind is collections.defaultdict:  # (a key that is not there is put into the latter, which guards will find changed)
         return True
-    base = next((base for base in (dict, list) if issubclass(kind, base)), None)
-    if base is None or type(kind) is not type or kind.__mro__[-2:] != (base, object) or any(map(is_c_class, kind.__mro__[:-2])) or any(map(is_librarys, kind.__mro__)):
+    base = next((base for base in (collections.OrderedDict, dict, list) if issubclass(kind, base)), None)
+    if base is None or type(kind) is not type or kind.__mro__[-len(base.__mro__):] != base.__mro__:
+        return False
+    if any(map(is_c_class, kind.__mro__[:-len(base.__mro__)])) or any(map(is_librarys, kind.__mro__)):
         return False
     if any(defined(kind, name) is not None for name in ("__missing__", "__bool__")) or defined(kind, "__getattribute__") is not defined(base, "__getattribute__"):
         return False
-    return all(defined(kind, name) is vars(base)[name] for name in _LOOKUPS if name in vars(base))
+    return all(defined(kind, name) is defined(base, name) for name in _LOOKUPS)
+
+
+def may_be_made(kind):
+    """Returns whether nothing but an `__init__` of the program's makes an instance of such a class, its items are set as those of a list or dict are, and nothing is done when it goes."""
+    return is_like_builtin(kind) and type(defined(kind, "__setitem__")) is type(defined(kind, "__delitem__")) is WrapperDescriptorType and type(
+        defined(kind, "__new__")) is BuiltinFunctionType and defined(kind, "__del__") is None and defined(kind, "__slots__") is None
 
 
 def is_container(it, kind):

@@ -1,6 +1,7 @@
 """The observer's part for attributes: which of them are plain reads, and what each read depends on."""
 
 import abc
+import collections
 import contextlib
 import enum
 from types import (
@@ -35,6 +36,7 @@ _PARTS_OF_COMPOSITES = frozenset("values flat_values row_splits nested_row_split
 _OF_CONTAINERS = [dict.items, dict.keys, dict.values, dict.get, dict.copy, list.index, list.count, list.copy]
 _COMPUTED = frozenset(["losses", "learning_rate"])  # properties of the framework's that run operations
 _NAMES_OF_CLASSES = frozenset(["__name__", "__qualname__", "__module__"])
+_INITIALISERS = [x.__init__ for x in (object, dict, list, collections.OrderedDict)]
 
 
 class Attributes(Handler):
@@ -246,7 +248,7 @@ class Attributes(Handler):
 
     def _super_attribute(self, it, name):
         found = self._found_above(it, name)
-        if not is_handed_out(found) and found is not object.__init__:
+        if not is_handed_out(found) and found not in _INITIALISERS:
             self.run.impure(f"asks for {name}, which is a descriptor")
 
     def _found_above(self, it, name):

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import itertools
 import math
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, MET
 from terra.runtime.fast_forward.sources.effects import GROWING
 from terra.runtime.fast_forward.sources.texts import formatted
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import ITERATORS, LASTING, LISTS, READING, TENSORS, defined, is_c_class, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
+from terra.runtime.tensors.object_kinds import ITERATORS, LASTING, LISTS, READING, TENSORS, defined, is_c_class, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples, may_be_made
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
 
@@ -76,7 +76,8 @@ class Builtins(Handler):
             return functools.partial(self.run.live_calls.make, owner, callee.__name__)
         if type(owner) in GROWING and callee.__name__ == "append" and not self.run.born.has(owner) and id(owner) not in self.run.given:
             return functools.partial(self.run.changes.appended, callee)
-        if type(owner) in LISTS or (type(owner) is collections.deque and self.run.born.has(owner)) or is_librarys_container(type(owner)) or (callee.__name__ in READING and is_like_builtin(type(owner))):
+        if type(owner) in LISTS or (type(owner) is collections.deque and self.run.born.has(owner)) or is_librarys_container(type(owner)) or (
+                is_like_builtin(type(owner)) and (callee.__name__ in READING or self.run.born.has(owner))):
             if callee.__name__ in methods.MUTATORS:
                 if not self.run.born.has(owner):
                     return self.run.opaque.calling(callee, "changes a container that it has not made")
@@ -214,9 +215,9 @@ class Builtins(Handler):
         """Call a method of a list, a dict or a string."""
         owner, name = callee.__self__, callee.__name__
         check = self.run.operands.operand  # strings and numbers
-        if type(owner) in LISTS or type(owner) is tuple or type(owner) is collections.deque or type(owner) is range or is_librarys_container(type(owner)):
+        if type(owner) in LISTS or type(owner) is tuple or type(owner) is collections.deque or type(owner) is range or is_librarys_container(type(owner)) or is_like_builtin(type(owner)):
             check = None
-            if name == "update" and type(owner) is dict:
+            if name == "update" and isinstance(owner, dict):
                 args = [*map(self.run.contents.pairs, args)]
             elif name == "update" or name in methods.JOINING:
                 args = [self.run.contents.each(x, self.run.operands.compared) for x in args]
@@ -297,7 +298,7 @@ class Builtins(Handler):
             return functools.partial(self.convert, callee)
         if callee is map or callee is filter:
             return functools.partial(self._map, callee, form)
-        if callee is functools.partial:
+        if callee is functools.partial or callee is SimpleNamespace:
             return functools.partial(self.anew, form)
         if callee is tfi.tf.SparseTensor:
             return functools.partial(self.run.framework.call, None, form)
@@ -315,6 +316,8 @@ class Builtins(Handler):
             return functools.partial(self.run.libraries.make_derived, callee)
         if is_plain_class(callee) or is_class_of_variables(callee):
             return functools.partial(self.run.objects.make_object, callee)
+        if may_be_made(callee):
+            return functools.partial(self.run.objects.make_container, callee)
         return self.run.opaque.calling(callee, f"makes an object of type {callee.__name__}")
 
     @ours.calling

@@ -136,8 +136,8 @@ class Calls(Handler):
             return functools.partial(self.run.framework.layer, callee, form)
         if (isinstance(callee, np.ufunc) and getattr(np, callee.__name__, None) is callee) or id(callee) in FUNCTIONS:
             return functools.partial(self.run.builtins.on_plain, callee)
-        if self.run.objects.is_initialiser(callee):
-            return form
+        if (initialiser := self.run.objects.initialiser(callee, form)) is not None:
+            return initialiser
         if kind is MethodWrapperType and callee.__name__ == "__call__" and callee.__objclass__ is type:  # by `super()`, of a class of classes
             return self.run.builtins.of_class(callee.__self__, callee)
         if ours.owns(kind) and hasattr(kind, "within"):  # a step within the step

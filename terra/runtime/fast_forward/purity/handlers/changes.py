@@ -17,7 +17,7 @@ from terra.runtime.fast_forward.sources.dynamic_values import Becomes
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueChange
 from terra.runtime.fast_forward.sources.opaque_calls import Result
-from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_librarys, is_librarys_container
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_librarys, is_librarys_container, may_be_made
 from terra.tf import private_names as tfi
 from terra.transform import policy
 
@@ -40,7 +40,7 @@ class Changes(Handler):
             return it
         if self.run.reason is None and not self.run.born.has(it) and not is_librarys(kind) and kind not in TENSORS:
             return OpaqueChange(self.run.opaque, it)
-        if not self.run.born.has(it) or not (kind in (list, dict, np.ndarray) or is_librarys_container(kind)):
+        if not self.run.born.has(it) or not (kind in (list, dict, np.ndarray) or is_librarys_container(kind) or may_be_made(kind)):
             self.run.impure("changes a container that it has not made")
         elif (kind is np.ndarray or sliced) and value is _UNKNOWN:
             self.run.impure("sets items that are not followed")
@@ -66,8 +66,13 @@ class Changes(Handler):
         setter = self._setter(it, name)
         if setter is not None:
             return _Set(functools.partial(self.run.calls.user_function(setter, setter), it))
+        setter = self.run.objects.setter_of_container(it)
+        if setter is not None:
+            return _Set(functools.partial(self.run.calls.user_function(setter, setter), it, name))
+        if name == "__dict__" and self.run.objects.is_own_object(it):
+            return _Set(functools.partial(self._set_space, it))
         attribute_filter.note_user_attribute(it, name)
-        if self.run.objects.sets_own(it, name):
+        if self.run.objects.sets_own(it, name) or self.run.objects.sets_items(it):
             return it
         why = self.run.attempted(self.run.classes.may_set, it, name) if self.run.reason is None else ""
         if why is None:
@@ -89,6 +94,12 @@ class Changes(Handler):
         for special in (name, "__setattr__"):
             self.run.classes.found(kind.__mro__, special, None)
         return found.fset
+
+    def _set_space(self, it, space):
+        """It is set where an object that the run has made keeps its attributes: a dict may keep them itself."""
+        if space is not it:
+            self.run.impure("sets __dict__")
+        it.__dict__ = space
 
     def set_rate(self, optimizer, value):
         """The learning rate of an optimizer of the framework's is set: Keras' assigns the value to a variable."""
@@ -207,6 +218,8 @@ class Changes(Handler):
             return it
         if self.run.objects.sets_own(owner, name):
             return self.inplace(it, vars(owner).get(name), operator)
+        if self.run.objects.sets_items(owner):
+            return self.inplace(it, owner.get(name), operator)
         return self._inplace_place(it, owner, name, operator)
 
     def _inplace_place(self, it, owner, name, operator):
@@ -264,10 +277,11 @@ class Changes(Handler):
     def augmented(self, it):
         """An item of `it` is changed in place: see `inplace_item`."""
         self.run.deferred.looked_at(it)
-        return it
+        return self.run.contents.augmented(it)
 
     def inplace_item(self, it, container, key, operator):
         """`container[key] += it` and the like."""
+        container = self.run.contents.behind(container)
         if self.run.reason is not None:
             return it
         if self.run.places.is_place(container, key) and (type(container) is list or key in container):

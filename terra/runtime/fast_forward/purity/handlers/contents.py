@@ -21,6 +21,7 @@ from terra.tf import private_names as tfi
 from terra.transform import policy
 
 
+_EMPTY = frozenset([None, list, dict, set, int, float, str, bool])  # what a `defaultdict` may make, none of which does anything else
 _KNOWN = frozenset([tuple, str, bytes, range, np.ndarray, *LISTS, *VIEWS, *ITERATORS])
 
 
@@ -198,7 +199,19 @@ class Contents(Handler):
         if form is not None:
             return SpecialMethod(self.run, form)
         self.keys(it)
-        return self.container(it)
+        return _Defaults(self.run, it) if self._makes_items(it) else self.container(it)
+
+    def _makes_items(self, it):
+        return isinstance(it, collections.defaultdict) and self.run.born.has(it)
+
+    def augmented(self, it):
+        """Returns what to change an item of in place, in place of `it`."""
+        return _Defaults(self.run, it) if self._makes_items(it) else it
+
+    @staticmethod
+    def behind(it):
+        """Returns what this stands for."""
+        return it._it if type(it) is _Defaults else it
 
     def items(self, it):
         """Returns what to merge into a dict, or to give as keyword arguments, in place of `it`."""
@@ -299,6 +312,25 @@ class _KnownItem:
 
     def __getitem__(self, key):
         return self._item
+
+
+class _Defaults:
+    """Stands in for a `defaultdict` that the run has made: so is what it puts in itself."""
+
+    __slots__ = ("_run", "_it")
+
+    def __init__(self, run, it):
+        self._run, self._it = run, it
+
+    def __getitem__(self, key):
+        is_new = key not in self._it
+        if is_new and self._it.default_factory not in _EMPTY:
+            self._run.impure("has a defaultdict call what it was made with")
+        item = self._it[key]
+        return self._run.fresh(item) if is_new and type(item) in LISTS else item
+
+    def __setitem__(self, key, value):
+        self._it[key] = value
 
 
 class _Indexed:

@@ -4,10 +4,12 @@ Such an object is the run's own: what it holds is no matter of guards, what its 
 """
 
 import abc
+import collections
 import contextlib
 import dataclasses
 import functools
 import operator
+import types
 from types import FunctionType, MethodWrapperType
 
 from terra import ours
@@ -19,7 +21,7 @@ from terra.runtime.fast_forward.purity.facts.program_code import is_refused
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.interpreter.profilers import unwatched
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_record
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_c_class, is_frameworks_function, is_record, may_be_made
 from terra.runtime.tracing import structures
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
@@ -71,6 +73,41 @@ class Objects(Handler):
         initialise(it, *args, **kwargs)
         return it
 
+    def make_container(self, kind, /, *args, **kwargs):
+        """Make an instance of a class that derives from list or dict."""
+        self.run.reads.bases(kind)
+        for cls in kind.__mro__[:-2]:
+            if not is_c_class(cls):
+                self.run.reads.contents(vars(cls), cls)
+        made = defined(kind, "__init__")
+        if type(made) is not FunctionType:
+            return self.run.fresh(kind(*self._filling(kind, args), **kwargs))
+        it = self.run.fresh(kind.__new__(kind))
+        self.run.calls.user_function(made, made)(it, *args, **kwargs)
+        return it
+
+    def _filling(self, kind, args):
+        """Returns what to give the constructor of a list or dict."""
+        if issubclass(kind, collections.defaultdict):
+            return [*args[:1], *map(self.run.contents.pairs, args[1:])]
+        return [*map(self.run.contents.pairs if issubclass(kind, dict) else self.run.contents.iterated, args)]
+
+    @ours.calling
+    def _fill(self, form, /, *args, **kwargs):
+        """Call the `__init__` of list or dict, of an instance that the run has made."""
+        form(*self._filling(type(form.__self__), args), **kwargs)
+
+    def sets_items(self, it):
+        """Whether an attribute of `it`, which the run has made, is an item."""
+        return self.run.born.has(it) and isinstance(it, dict) and may_be_made(type(it)) and defined(type(it), "__setattr__") is dict.__setitem__
+
+    def setter_of_container(self, it):
+        """Returns the `__setattr__` of the program's that the class of such an instance has; None if it has none."""
+        if not self.run.born.has(it) or not may_be_made(type(it)) or self.run.reason is not None:
+            return None
+        found = defined(type(it), "__setattr__")
+        return found if type(found) is FunctionType and policy.may_know_program(found) else None
+
     def new(self, kind, /, *args, **kwargs):
         """Call `object.__new__`."""
         if not isinstance(kind, type) or not is_plain_class(kind):
@@ -111,15 +148,18 @@ class Objects(Handler):
         return kind in TENSORS or (kind in PLAIN and id(it) not in run.dynamic.numbers) or (kind is tuple and all(map(self._may_be_kept, it))) or (
             composites.is_composite(kind) and (run.born.has(it) or id(it) in run.given))
 
-    @staticmethod
-    def is_initialiser(callee):
-        """Whether it is the `__init__` of `object`, which `super()` gives in the end."""
-        return type(callee) is MethodWrapperType and callee.__name__ == "__init__" and callee.__objclass__ is object
+    def initialiser(self, callee, form):
+        """Returns what to call in place of the `__init__` of `object`, list or dict, which `super()` gives in the end; None if it is none."""
+        if type(callee) is not MethodWrapperType or callee.__name__ != "__init__":
+            return None
+        if callee.__objclass__ is object:
+            return form
+        return functools.partial(self._fill, callee) if self.run.born.has(callee.__self__) and may_be_made(type(callee.__self__)) else None
 
     def is_own_object(self, it):
         """Whether the run has made it, a data class or not, and its attributes are where they are set."""
         kind = type(it)
-        return self.run.born.has(it) and (is_plain_class(kind) or is_class_of_variables(kind) or (is_record(kind) and defined(kind, "__setattr__") is object.__setattr__))
+        return self.run.born.has(it) and (is_plain_class(kind) or is_class_of_variables(kind) or kind is types.SimpleNamespace or ((is_record(kind) or may_be_made(kind)) and defined(kind, "__setattr__") is object.__setattr__))
 
     def attribute_of_own(self, it, kind, name):
         """Read an attribute of one."""
