@@ -7,8 +7,9 @@ import os
 import re
 
 from terra.location import location
-from terra.transform import policy
+from terra.transform import is_outlined, policy
 
+_TERRAS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _DEFINES = re.compile(r"^(async )?def |\blambda\b")
 _AT_END = re.compile(r"^(.*) \(([^()\s]+:\d+)\)$", re.DOTALL)
 
@@ -27,6 +28,8 @@ def brief(filename, number):
 def definition(code):
     """The line with the `def` of a code object: what it calls its first line may be a decorator's."""
     number = code.co_firstlineno
+    if is_outlined(code.co_name):  # which stands in a loop, without a `def`
+        return number
     for k in range(number, number + 50):
         text = linecache.getline(code.co_filename, k).lstrip()
         if _DEFINES.search(text):
@@ -53,9 +56,9 @@ def call_of(name, line):
 
 
 def is_librarys(line):
-    """Whether a line is known to be a library's, and not the program's own."""
+    """Whether a line is known to be a library's, or Terra's, and not the program's own."""
     filename, _ = file_of(line)
-    return filename is not None and not policy.is_user_module("", filename)
+    return filename is not None and (filename.startswith(_TERRAS) or not policy.is_user_module("", filename))
 
 
 def parting(lines):

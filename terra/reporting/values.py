@@ -113,6 +113,6 @@ def _numbers(facts, sizes_vary):
 
 
 def _growing(facts):
-    """The names of parameters that were given integers which grow."""
+    """The names of parameters that were given integers, which grow."""
     trial = facts.whole
-    return [name for name in trial.parameters if name not in ("self",)][-len(trial.given):] if trial.given else []
+    return [trial.parameters[k] for k in trial.given if k < len(trial.parameters)]

@@ -108,6 +108,21 @@ def test_fallbacks_are_given_up_sooner_when_too_much_was_spent():
     assert decided.pause_left == policy.FIRST_PAUSE
 
 
+def test_a_few_new_paths_say_nothing_of_sizes_that_are_left_unknown():
+    decided, closed = policy.Policy("a step"), []
+    decided.closes = lambda: closed.append(True) or True
+    for seconds, alone in [(0.1, False), (0.1, False), (0.1, True), (7.0, False)]:
+        decided.note_eager(seconds, alone)
+    for _ in range(policy.FEW_IF_OVERDRAWN):
+        decided.fell_back("a reason")
+    assert not closed and decided.pause_left == policy.FIRST_PAUSE
+    decided.pause_left = 0
+    decided.account = account.Account()
+    for _ in range(policy.TOO_MANY):
+        decided.fell_back("a reason")
+    assert closed
+
+
 # -- programs ------------------------------------------------------------------------------------------------------------------
 
 def new_paths():

@@ -578,3 +578,25 @@ def test_a_traced_function_that_is_gone():
     step(tf.constant(1.0))
     np.testing.assert_allclose(step(tf.constant(1.0), True).numpy(), np.sin([2.0, 2.0]) + 1.0, rtol=1e-6)
     assert step.stats().fallbacks == 1 and step.stats().coexecuted_steps >= 5
+
+
+def test_constants_that_are_too_large_now_and_then():
+    """What is small enough to be compared by its value in one step, and not in the next, is handed over in each."""
+    drawn = np.random.default_rng(0)
+    parts = [[drawn.normal(size=drawn.integers(40, 90)).astype("f") for _ in range(8)] for _ in range(24)]
+    turns = iter(())
+    w = tf.Variable(1.0)
+
+    def step():
+        total = tf.reduce_sum(tf.concat(next(turns), 0)) * w
+        w.assign_add(0.001 * tf.tanh(total))
+        return total
+
+    seen = []
+    for wrap in (lambda f: f, lambda f: terra.coexecute(f, wait_for_graph=True)):
+        turns = iter(parts)
+        w.assign(1.0)
+        wrapped = wrap(step)
+        seen.append([float(wrapped()) for _ in parts])
+    assert seen[0] == seen[1]
+    assert wrapped.stats().fallbacks <= 1 and wrapped.stats().coexecuted_steps >= 16, wrapped.stats()

@@ -650,6 +650,34 @@ def test_one_state_for_each_with_statement():
 
 # -- errors --------------------------------------------------------------------------------------------------------------------
 
+def test_the_framework_s_own_tapes_are_just_tapes():
+    """As those that layers of tf_keras open, which are made of operations in a functional model."""
+    space = {"__name__": "tf_keras.src.layers.core.tf_op_layer", "terra": terra, "tf": tf}
+    exec("def differentiate(x):\n    with terra.GradientTape() as tape:\n        tape.watch(x)\n        y = x * x\n    return tape, tape.gradient(y, x)", space)
+    for _ in range(4):
+        tape, gradient = space["differentiate"](tf.constant(3.0))
+        assert float(gradient) == 6.0 and tape.block is None
+
+
+def test_a_tape_that_is_entered_again_elsewhere_goes_on():
+    w, found = tf.Variable(2.0), []
+    for k in range(12):
+        with TerraTape() as tape:
+            loss = w * w
+        with tape:
+            loss = loss * 3.0
+        gradient = tape.gradient(loss, w)
+        w.assign_sub(0.01 * gradient)
+        found.append(float(gradient))
+    v, expected = tf.Variable(2.0), []
+    for k in range(12):
+        expected.append(6.0 * float(v))
+        v.assign_sub(0.01 * 6.0 * v)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert tape.block.stats().steps == 12 and tape.block.stats().coexecuted_steps >= 6
+    assert sum(place[0] == __file__ and place[1] > tape._at[1] for place in blocks() if place[1] < tape._at[1] + 6) == 0
+
+
 def test_a_wrong_option_is_refused():
     with pytest.raises(terra.OptionError, match="run_ahead"):
         terra.GradientTape(run_ahed=1)

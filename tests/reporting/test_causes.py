@@ -97,6 +97,21 @@ def test_a_number_that_changes(where):
     assert {"attribute": "keep scale in a tf.Variable", "global": "keep SCALE in a tf.Variable", "closure": "in a tf.Variable", "time": "in an argument"}[where] in cause.remedy
 
 
+def test_an_integer_that_grows_is_named():
+    """Not another argument, a tensor, that happens to come last."""
+    train = make_training()
+
+    def step(k, x, y):  # counts
+        return train(x * (1.0 + k / 1000), y)
+
+    step = terra.coexecute(step)
+    for k in range(30):
+        step(k, *BATCHES[k % 10])
+    for cause in terra.explain(step).causes:
+        assert cause.code != "T03" or (": k" in cause.seen and "y" not in cause.remedy.split("give ")[-1].split(" ")[0]), cause
+    assert looked_at(terra.explain(step))
+
+
 class Logging(keras.layers.Layer):
     def call(self, x):
         logging.getLogger("mine").info("a batch of %s", x.shape)  # logs

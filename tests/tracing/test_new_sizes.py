@@ -50,6 +50,23 @@ def test_it_is_told(caplog):
     assert "T01" not in terra.explain(step, full=True)
 
 
+def test_no_graph_is_made_for_sizes_that_do_not_come_again():
+    """Where all sizes that have come are new, it is waited until it is known whether they are left unknown; where one comes again, it is not."""
+    step = terra.coexecute(lambda x: tf.reduce_sum(tf.tanh(x)))
+    for k, (x,) in enumerate(rows(steps=STEPS)):
+        SAME(step(x), tf.reduce_sum(tf.tanh(x)))
+        if k == 1 + dynamic_arguments.NEW:
+            assert step.dynamic_arguments.leaves_unknown
+            assert step.stats().imperative_steps == dynamic_arguments.NEW - 1 and step.stats().graphs == 0
+        if step.generation.task is not None:
+            step.generation.task.join()
+    assert step.stats().graphs <= 2 and step.stats().coexecuted_steps >= STEPS - 20, step.stats()  # (so small a step may know its sizes again: it does not pay)
+    alternating = terra.coexecute(lambda x: tf.reduce_sum(tf.tanh(x)))
+    for k in range(6):
+        alternating(tf.ones([3 + k % 2, 2]))
+    assert alternating.stats().tracing_steps >= 2 and not alternating.dynamic_arguments.leaves_unknown
+
+
 @pytest.mark.parametrize("sizes", [
     [32] * 9 + [5], [32, 16, 8, 4], [3, 4, 5] * 3 + [3, 6] * 20], ids=["last batch", "four sizes", "three at the beginning"])
 def test_few_sizes_are_known_one_by_one(sizes):

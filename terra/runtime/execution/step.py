@@ -47,7 +47,7 @@ class Step:
         self.counts = function.counts
         self.thread = get_ident()
         self.look_at_settings()
-        self.cursor = location.tls.cursor if function.located else frames.FrameCursor(location.tls.cursor, sys._getframe(2))
+        self.cursor = location.tls.cursor if function.located else frames.FrameCursor(location.tls.cursor, sys._getframe(3))  # (the frame that has the step begun)
         self.lock = function.read_lock
         self.paused = 1
         self.crossing = True  # it has yet to begin, or is about to end: what a finalizer runs meanwhile is no part of it

@@ -150,8 +150,9 @@ class Policy:
     def fell_back(self, reason):
         self._note(1)
         self._raised = 0
-        if sum(self._window) >= (FEW_IF_OVERDRAWN if self.account.is_overdrawn() else TOO_MANY) and not self._goes_on_otherwise():
-            self._give_up(f"{sum(self._window)} of the last {len(self._window)} steps left the known paths (the last one: {reason})")
+        times = sum(self._window)
+        if times >= (FEW_IF_OVERDRAWN if self.account.is_overdrawn() else TOO_MANY) and not self._goes_on_otherwise(times >= TOO_MANY):
+            self._give_up(f"{times} of the last {len(self._window)} steps left the known paths (the last one: {reason})")
 
     def traced(self, covered):
         self._uncovered = 0 if covered else self._uncovered + 1
@@ -159,8 +160,9 @@ class Policy:
         if self._uncovered >= PATIENCE and not self._goes_on_otherwise():
             self._give_up(f"{PATIENCE} steps in a row took a path that was never seen")
 
-    def _goes_on_otherwise(self):
-        if not any(way is not None and way() for way in (self.closes, self.otherwise)):
+    def _goes_on_otherwise(self, may_close=True):
+        """Returns whether there is another way to go on. `may_close`: whether it may be for sizes that are left unknown that nothing is won: a few new paths say nothing of that."""
+        if not any(way is not None and way() for way in ((self.closes,) * may_close + (self.otherwise,))):
             return False
         self._window = []
         self._uncovered = 0

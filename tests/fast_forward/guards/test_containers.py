@@ -278,3 +278,27 @@ def test_lists_of_the_frameworks(make, change, forward):
     assert actual[:2] == expected[:2]
     assert actual[2].stats().fast_forwards >= 14, terra.explain(actual[2])
     assert "is given an object" not in terra.explain(actual[2], full=True)
+
+
+def test_a_model_with_many_containers():
+    """It is skipped, as long as none of them is another."""
+    class Table(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.rows = [[k] for k in range(8000)]
+
+        def call(self, x):
+            return x * float(self.rows[-1][0])
+
+    seen = []
+    for wrap in (lambda f: f, lambda f: terra.coexecute(f, wait_for_graph=True)):
+        table = Table()
+        model = keras.Sequential([keras.layers.Input((2,)), table, keras.layers.Activation("tanh")])
+        step, found = wrap(lambda x: model(x) * 2.0), []
+        for k in range(24):
+            if k == 16:
+                table.rows[-1][0] = 3
+            found.append(step(X * 1e-4).numpy().tolist())
+        seen.append(found)
+    assert seen[0] == seen[1]
+    assert step.stats().whole_steps >= 10, terra.explain(step)

@@ -100,6 +100,26 @@ def check(make, change, tolerance=0.0):
     return stats.whole_steps - whole[1]
 
 
+# -- where the gradient is taken --------------------------------------------------------------------------------------------------------
+
+@habit("another rate", "frozen", "nothing")
+def gradient_and_update_in_the_tapes_block():
+    model, optimizer = network(dense(8)), keras.optimizers.Adam(0.01)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = LOSS(y, model(x, training=True))
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            loss = loss * 2.0
+        return loss
+
+    def freeze():
+        model.layers[0].trainable = False
+
+    return step, model.get_weights, {"another rate": lambda: optimizer.learning_rate.assign(0.1), "frozen": freeze, "nothing": lambda: None}
+
+
 # -- Keras' guides -------------------------------------------------------------------------------------------------------------------
 
 def compiled(model, library=keras, metrics=("accuracy",)):

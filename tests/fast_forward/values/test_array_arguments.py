@@ -65,6 +65,10 @@ FORWARD = {
     "cast": lambda x, w: tf.matmul(tf.cast(x, tf.float32), w),
     "shape": lambda x, w: tf.matmul(x, w) * float(x.shape[0] + x.ndim),
     "nested": lambda x, w: sum(tf.matmul(part, w) for part in (x, x)),
+    "list": lambda x, w: tf.matmul(tf.concat([x, x * 2.0], axis=0), w),
+    "list of parts": lambda x, w: tf.matmul(tf.concat([x[:, :2] - x[:, 2:] * 0.5, x[..., 2:]], -1), w),
+    "limits": lambda x, w: tf.matmul(tf.clip_by_value(x, -1.0, 1.0), w),
+    "stack": lambda x, w: tf.reduce_sum(tf.stack([x + 1.0, x], axis=-1)) + tf.matmul(x, w),
 }
 
 

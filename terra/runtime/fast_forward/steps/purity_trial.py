@@ -38,7 +38,7 @@ class PurityTrial:
         self.constants = set()  # identities of numbers that were looked at: each value is another call
         self.seen = {}  # identity -> (`StorageSource`, value) of the numbers that the last run which was observed was given, or has read
         self.varied = 0  # how often numbers were found to vary since the last jump
-        self.given = []  # integers among the arguments of the last call
+        self.given = {}  # position -> integer, of those among the arguments of the last call
         self.growing = 0  # calls in a row of which each was given a larger integer than the one before, but none that could be told from others: it is too early to look at them
 
     @property
@@ -49,8 +49,8 @@ class PurityTrial:
         self.visits += 1
         if self.given_up:
             return False
-        before, self.given = self.given, [x for x in arguments if type(x) is int]
-        self.growing = self.growing + 1 if len(before) == len(self.given) and any(a < b < SHARED for a, b in zip(before, self.given)) else 0
+        before, self.given = self.given, {k: x for k, x in enumerate(arguments) if type(x) is int}
+        self.growing = self.growing + 1 if before.keys() == self.given.keys() and any(before[k] < x < SHARED for k, x in self.given.items()) else 0
         self.row, self.jumped_before = self.row + 1 if self.jumps == self.jumped_before else 1, self.jumps
         is_moment = self.visits >= self.next and self.visits + self.jumps >= self.early
         return (is_moment or (self.jumps > 0 and is_power(self.row))) and self.growing < _GROWING  # or records that were good for others are no more
