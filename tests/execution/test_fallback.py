@@ -599,4 +599,4 @@ def test_constants_that_are_too_large_now_and_then():
         wrapped = wrap(step)
         seen.append([float(wrapped()) for _ in parts])
     assert seen[0] == seen[1]
-    assert wrapped.stats().fallbacks <= 1 and wrapped.stats().coexecuted_steps >= 16, wrapped.stats()
+    assert wrapped.stats().fallbacks == 0 and wrapped.stats().coexecuted_steps >= 16, wrapped.stats()
