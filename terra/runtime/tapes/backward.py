@@ -10,7 +10,7 @@ import dis
 from functools import lru_cache
 from types import CellType, FunctionType
 
-from terra.runtime.tensors.tensor import TerraTensor
+from terra.runtime.tensors.tensor import TerraTensor, tell_tapes
 from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.constants import const_key, is_small_constant
@@ -47,13 +47,13 @@ class TapeRecord:
     def tell(self):
         """Tell the active tapes."""
         function = self.function or _put_together(self.parts, self.tensors)
-        tfi.tape_originals["TFE_Py_TapeSetRecordOperation"](self.op, self.outputs, self.inputs, function, None)
+        tell_tapes(tfi.tape_originals["TFE_Py_TapeSetRecordOperation"], self.op, self.outputs, self.inputs, function, None)
 
 
 def record(runner, op, outputs, inputs, function):
     """The Record of what a step's code tells the tapes. Raises Unknown."""
-    if not all(type(t) is TerraTensor and t._owner is runner and type(t._shp) is tuple for t in outputs):
-        raise Unknown  # TensorFlow would read the missing shape
+    if not all(type(t) is TerraTensor and t._owner is runner for t in outputs):
+        raise Unknown
     schema = opschema.get_schema(op) if runtime_functions.op_def(op) is None else None  # of a traced function, whose name has a counter
     tensors, found = [], [schema.identity if schema is not None else op, *[t._key for t in outputs]]
     for x in inputs:

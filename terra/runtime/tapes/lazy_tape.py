@@ -14,7 +14,7 @@ from terra.location import current_step, identity
 from terra.runtime.tapes import backward, jacobians
 from terra.runtime.tensors import open_shapes
 from terra.runtime.tensors.comparing import ById
-from terra.runtime.tensors.tensor import TerraTensor, record_on_tapes
+from terra.runtime.tensors.tensor import TerraTensor, record_on_tapes, tell_tapes
 from terra.tf import private_names as tfi
 
 _OWN_REFERENCES = 2  # of a tape: the LazyTape, getrefcount's argument
@@ -289,7 +289,7 @@ def _ask(name, opaque=False):
                 tapes.record_elsewhere()
             else:
                 tapes.flush_recording()
-        return tfi.tape_originals[name](*args)
+        return tell_tapes(tfi.tape_originals[name], *args) if opaque else tfi.tape_originals[name](*args)
     return ask
 
 

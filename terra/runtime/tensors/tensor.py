@@ -99,7 +99,7 @@ class TerraTensor(tfi.EagerTensorBase):
         shape = self._shp
         if type(shape) is tuple:
             return shape
-        if _recording[0]:
+        if _telling[0] and sys._getframe(1).f_code is _TELLS:  # not what that calls in turn
             return None
         if self._owner is None:
             return self._read_shape()
@@ -267,7 +267,7 @@ def _noise_shape(original):
 replacements.replace_readers(_size, _constant_value, _constant_shape, _noise_shape)
 
 # While the tapes record, they ask for shapes that they can do without: a shape that depends on data is then left unknown rather than fetched.
-_recording = [False]
+_telling = [False]  # whether tapes are being told
 
 # Where a list is put to learn which values Python reads (through numpy, as the framework's own code does).
 _reads = [None]
@@ -375,8 +375,16 @@ replacements.convert_returned_tensors(_returned)
 
 def record_on_tapes(op_type, inputs, attrs, outputs, name=None):
     """Record an operation on the active tapes with Terra's tensors as inputs and outputs."""
-    _recording[0] = True
+    tell_tapes(tfi.record_gradient, op_type, inputs, attrs, outputs, tfi.get_name_scope() if name is None else name)
+
+
+def tell_tapes(tell, *args):
+    """Call what tells the active tapes of an operation: they do without shapes that are not known, as they do where a graph is made."""
+    before, _telling[0] = _telling[0], True
     try:
-        tfi.record_gradient(op_type, inputs, attrs, outputs, tfi.get_name_scope() if name is None else name)
+        return tell(*args)
     finally:
-        _recording[0] = False
+        _telling[0] = before
+
+
+_TELLS = tell_tapes.__code__

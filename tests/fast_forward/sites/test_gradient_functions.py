@@ -221,7 +221,7 @@ def test_gradient_function_of_the_users():
         step, finally_ = training(lambda x: tf.reduce_sum(tf.raw_ops.Snapshot(input=network(kernel, bias, last, choose(x))), axis=0), made)
         return step, lambda: (*finally_(), tf.constant(len(calls)))
 
-    for choose in (rows, tf.identity):
+    for choose in (rows, tf.identity, opaque):
         check(lambda: make(choose), skipped=10, coexecuted=5)
         assert len(calls) == 14
 

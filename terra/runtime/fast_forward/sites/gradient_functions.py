@@ -4,7 +4,7 @@ A gradient that is not skipped as a whole (its shapes depend on data, what was f
 calls the gradient function of each recorded operation. Each such call is tried on its own (see `inline_cache`): some 100 us of Python become a few.
 """
 
-from terra.location import current_step
+from terra.location import current_step, location
 from terra.runtime.fast_forward.cache import call_cache, inline_cache
 from terra.runtime.tensors import object_kinds, open_shapes
 from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
@@ -20,6 +20,9 @@ def gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, 
 
     function = symbolic.registered_gradient(op) if current_step.active is not None else None
     if function is None or not object_kinds.is_frameworks_function(function):
+        observer = location.tls.observer
+        if function is not None and observer is not location.NULL_OBSERVER:
+            observer.run.impure(f"takes a gradient of {op}, by a function that the program has registered")
         return call()
     runner = call_cache.running()
 
