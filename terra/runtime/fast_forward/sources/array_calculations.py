@@ -181,8 +181,10 @@ def never_raises(function, args):
 _OF_FLOATS = frozenset([operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, min, max, float])  # what of Python's raises no error, whatever numbers it is given
 
 
-def never_raises_for_floats(function, parts):
-    """Whether what Python calculates of numbers, which are parts of a `Calculation`, raises no error whatever those are that vary."""
+def never_raises_for_floats(function, args, parts):
+    """Whether what Python calculates of its numbers (`parts`: what stands for them in a `Calculation`) raises no error whatever those are that vary."""
+    if function is not float and not all(type(x) in (int, float, bool) for x in args):
+        return False
     return function in _OF_FLOATS or (function is operator.truediv and type(parts[1]) in (int, float)) or (function is round and len(parts) == 2 and type(parts[1]) is int and parts[1] >= 0)
 
 
