@@ -112,7 +112,8 @@ class Lifecycle:
 
     def _waits_for_sizes(self):
         """Returns whether it is to be seen yet which sizes are to be left unknown: a graph that knows them all would be in vain."""
-        return self._function.program is None and self._function.dynamic_arguments.may_turn
+        function = self._function
+        return function.program is None and function.segments is None and not function.lengths and function.dynamic_arguments.may_turn  # (loops of RNN layers have a way of their own)
 
     def _cannot_be_ordered(self):
         """Returns whether the program's own eager operations are queued on another executor than ours, where they could be overtaken."""
