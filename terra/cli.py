@@ -184,15 +184,13 @@ class _Run:
         """Prints and writes what was asked for. Returns an exit code."""
         if self._options.stats:
             print(statistics() if self._is_loaded else _NO_STEPS, file=sys.stderr)
-        if self._options.explain:
-            print(_explanation() if self._is_loaded else _NO_STEPS, file=sys.stderr)
+        if self._options.explain and self._is_loaded:
+            from terra import explain
+
+            print(explain(full=True), file=sys.stderr)
+        elif self._options.explain:
+            print(_NO_STEPS, file=sys.stderr)
         return _written(self._recorded) if self._recorded is not None else 0
-
-
-def _explanation():
-    from terra import explain
-
-    return explain(full=True)
 
 
 def _written(recorded):

@@ -6,9 +6,8 @@ PURE = ("tensorflow_probability", "sonnet", "einops", "gpflow", "check_shapes", 
 DEPENDENCIES = (
     "absl", "cloudpickle", "decorator", "flatbuffers", "google", "grpc", "h5py", "libclang", "markdown", "ml_dtypes", "namex", "opt_einsum", "optree",
     "packaging", "pkg_resources", "requests", "rich", "setuptools", "six", "tensorboard", "termcolor", "tree", "typing_extensions", "wrapt")
-FRAMEWORKS = ("tensorflow", "keras", "tf_keras")
 # Libraries whose code is not instrumented.
-UNINSTRUMENTED = (*FRAMEWORKS, "numpy", "gast", "astunparse", *PURE)
+UNINSTRUMENTED = ("tensorflow", "keras", "tf_keras", "numpy", "gast", "astunparse", *PURE)
 
 SONNET, SONNET_UTILS = "sonnet", "sonnet.src.utils"
 PYINSTRUMENT, PYINSTRUMENT_SAMPLER = "pyinstrument", "pyinstrument.stack_sampler"

@@ -11,7 +11,6 @@ import time
 from operator import itemgetter
 from threading import get_ident
 
-from terra.frameworks import libraries
 from terra.frontends.block_step import BlockFunction, BlockStep
 from terra.location import current_step
 from terra.options import Options
@@ -57,9 +56,9 @@ class GradientTape(tfi.tf.GradientTape):
 
     def __enter__(self):
         step, frame = None, sys._getframe(1)
-        first, self._at = self._at, self._at or (frame.f_code, frame.f_lineno)
-        is_again = first is not None and first != (frame.f_code, frame.f_lineno)
-        if tfi.tf.executing_eagerly() and not current_step.left_alone.depth and not is_again and libraries.package_of(frame.f_globals.get("__name__")) not in tfi.FRAMEWORKS:
+        here = frame.f_code, frame.f_lineno
+        self._at = self._at or here
+        if tfi.tf.executing_eagerly() and not current_step.left_alone.depth and self._at == here and not frames.is_frameworks_frame(frame):
             step = self._begin(frame)
         if step is None:
             tape = super().__enter__()  # which raises if the tape is still recording

@@ -26,7 +26,7 @@ import sys
 import types
 
 from terra import ours
-from terra.frameworks import libraries
+from terra.tf.support.versions import FRAMEWORKS
 from terra.transform import calls_helper, helpers_of, is_block, is_outlined, is_step, name_called, outline, own_nodes, policy, rewrites
 
 _HARMLESS = frozenset(["staticmethod", "classmethod", "property", "abstractmethod", "override"])
@@ -60,7 +60,7 @@ class _FirstImport:
 
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if not _load or (name not in libraries.FRAMEWORKS and not name.startswith(ours.PACKAGE + ".")):
+        if not _load or (name not in FRAMEWORKS and not name.startswith(ours.PACKAGE + ".")):
             return None
         load()
         return importlib.machinery.ModuleSpec(name, _Imported(sys.modules[name])) if name in sys.modules else None
@@ -260,7 +260,7 @@ def _find_module(name):
 def _begin(start):
     look_for_modules()
     _load[:] = [start]
-    if any(name in sys.modules for name in libraries.FRAMEWORKS):
+    if any(name in sys.modules for name in FRAMEWORKS):
         load()
     elif _FirstImport not in sys.meta_path:
         sys.meta_path.insert(0, _FirstImport)

@@ -13,9 +13,7 @@ import threading
 import types
 
 from terra import errors
-from terra.tf.support.versions import SUPPORTED, require_installed
-
-FRAMEWORKS = frozenset(["keras", "tf_keras", "tensorflow"])  # the packages whose code is no user's
+from terra.tf.support.versions import FRAMEWORKS, SUPPORTED, require_installed  # noqa: F401  (what others ask of this module)
 
 require_installed()
 

@@ -7,6 +7,7 @@ import re
 from terra import errors
 from terra.tf.support import behaviours, names
 
+FRAMEWORKS = ("tensorflow", "keras", "tf_keras")  # the packages whose code is no user's
 OLDEST, NEWEST = (2, 16), (2, 21)  # the first and the last minor version that Terra was tried on
 SUPPORTED = "TensorFlow {}.{} to {}.{}".format(*OLDEST, *NEWEST)
 VARIABLE = "TERRA_UNTESTED_TENSORFLOW"

@@ -167,7 +167,7 @@ class Widths(Trainer):
         return tf.add_n(list(self.losses.values()))
 
     def left(self):
-        return repr([(width, float(loss)) for width, loss in self.losses.items()])
+        return repr([(width, None if loss is None else float(loss)) for width, loss in self.losses.items()])
 
 
 class SomeWidths(Widths):
@@ -208,7 +208,6 @@ def test_items_that_are_set_and_looked_at(kind, change):
             trainer.losses[width] = tf.constant(0.0) if loss is None and kind is Widths else loss
         change(trainer)
 
-    kind.left = lambda self: repr([(width, None if loss is None else float(loss)) for width, loss in self.losses.items()])
     eager, _ = run(kind, left, lambda f: f)
     found, step = run(kind, left, lambda f: terra.coexecute(f, wait_for_graph=True))
     assert found == eager

@@ -165,9 +165,7 @@ class Builtins(Handler):
     @ours.calling
     def make_record(self, callee, /, *args, **kwargs):
         """Make an instance of a data class."""
-        self.run.reads.bases(callee)
-        for cls in callee.__mro__[:-1]:
-            self.run.reads.contents(vars(cls), cls)
+        self.run.classes.note_whole(callee)
         self.run.is_inside_opaque = True  # (its `__init__` is made by `dataclasses`)
         try:
             made = self.run.fresh(callee(*args, **kwargs))
@@ -314,10 +312,8 @@ class Builtins(Handler):
             return functools.partial(self.run.objects.make_extension, callee)
         if derives_from_librarys(callee) and not framework_objects.is_stock_kind(callee):
             return functools.partial(self.run.libraries.make_derived, callee)
-        if is_plain_class(callee) or is_class_of_variables(callee):
+        if is_plain_class(callee) or is_class_of_variables(callee) or may_be_made(callee):
             return functools.partial(self.run.objects.make_object, callee)
-        if may_be_made(callee):
-            return functools.partial(self.run.objects.make_container, callee)
         return self.run.opaque.calling(callee, f"makes an object of type {callee.__name__}")
 
     @ours.calling

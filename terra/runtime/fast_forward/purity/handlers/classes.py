@@ -96,11 +96,15 @@ class Classes(Handler):
         """Whether `kind` is a class of named tuples that are searched as all tuples are; what it defines is noted."""
         if not is_named_tuple(kind):
             return False
+        self.note_whole(kind)
+        return True
+
+    def note_whole(self, kind):
+        """Notes all that `kind` defines, and what it derives from."""
         self.run.reads.bases(kind)
         for cls in kind.__mro__:
             if not is_c_class(cls):
                 self.run.reads.contents(cls.__dict__, cls)
-        return True
 
     def ask_instance(self, it, classes, subclass):
         """`isinstance(it, classes)` or, with `subclass`, `issubclass(it, classes)` is asked."""

@@ -9,8 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import operator
-import types
-from types import FunctionType, MethodWrapperType
+from types import BuiltinFunctionType, FunctionType, MethodWrapperType, SimpleNamespace
 
 from terra import ours
 from terra.location.identity import itself
@@ -21,7 +20,7 @@ from terra.runtime.fast_forward.purity.facts.program_code import is_refused
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.interpreter.profilers import unwatched
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_c_class, is_frameworks_function, is_record, may_be_made
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_record, may_be_made
 from terra.runtime.tracing import structures
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
@@ -54,18 +53,17 @@ class Objects(Handler):
         if type(made) is FunctionType and self.run.reason is None and (is_refused(made) or not unwatched(convert.is_observable, made) or (
                 is_librarys_own and not self.run.library_code.makes(kind, made) and self.run.opaque.takes(args, kwargs))):
             return self.run.opaque.make(kind, args, kwargs, f"makes an object of type {kind.__name__}")
-        self.run.reads.bases(kind)
-        for cls in kind.__mro__[:-1]:
-            self.run.reads.contents(vars(cls), cls)
+        self.run.classes.note_whole(kind)
         initialise = self.run.calls.user_function(made, made) if type(made) is FunctionType else None
-        if initialise is None and made is not object.__init__:
+        if initialise is None and made is not object.__init__ and not may_be_made(kind):
             self.run.impure(f"makes an object of type {kind.__name__}")
         if self.run.reason is not None:
             return kind(*args, **kwargs)
         new = defined(kind, "__new__")
-        if new is object.__new__ and initialise is None:
-            return self.run.fresh(kind(*args, **kwargs))
-        it = self.run.fresh(object.__new__(kind)) if new is object.__new__ else self.run.calls.user_function(new.__func__, new.__func__)(kind, *args, **kwargs)
+        is_plain = type(new) is BuiltinFunctionType  # that of object, list or dict
+        if is_plain and initialise is None:
+            return self.run.fresh(kind(*self._filling(kind, args), **kwargs))
+        it = self.run.fresh(new(kind)) if is_plain else self.run.calls.user_function(new.__func__, new.__func__)(kind, *args, **kwargs)
         if initialise is None or not isinstance(it, kind):
             return it
         if is_librarys_own:
@@ -73,24 +71,12 @@ class Objects(Handler):
         initialise(it, *args, **kwargs)
         return it
 
-    def make_container(self, kind, /, *args, **kwargs):
-        """Make an instance of a class that derives from list or dict."""
-        self.run.reads.bases(kind)
-        for cls in kind.__mro__[:-2]:
-            if not is_c_class(cls):
-                self.run.reads.contents(vars(cls), cls)
-        made = defined(kind, "__init__")
-        if type(made) is not FunctionType:
-            return self.run.fresh(kind(*self._filling(kind, args), **kwargs))
-        it = self.run.fresh(kind.__new__(kind))
-        self.run.calls.user_function(made, made)(it, *args, **kwargs)
-        return it
-
     def _filling(self, kind, args):
-        """Returns what to give the constructor of a list or dict."""
+        """Returns what to give the constructor of a list or dict; of anything else, what it is given."""
         if issubclass(kind, collections.defaultdict):
             return [*args[:1], *map(self.run.contents.pairs, args[1:])]
-        return [*map(self.run.contents.pairs if issubclass(kind, dict) else self.run.contents.iterated, args)]
+        look = self.run.contents.pairs if issubclass(kind, dict) else self.run.contents.iterated if issubclass(kind, list) else None
+        return args if look is None else [*map(look, args)]
 
     @ours.calling
     def _fill(self, form, /, *args, **kwargs):
@@ -159,7 +145,8 @@ class Objects(Handler):
     def is_own_object(self, it):
         """Whether the run has made it, a data class or not, and its attributes are where they are set."""
         kind = type(it)
-        return self.run.born.has(it) and (is_plain_class(kind) or is_class_of_variables(kind) or kind is types.SimpleNamespace or ((is_record(kind) or may_be_made(kind)) and defined(kind, "__setattr__") is object.__setattr__))
+        return self.run.born.has(it) and (is_plain_class(kind) or is_class_of_variables(kind) or kind is SimpleNamespace or (
+            (is_record(kind) or may_be_made(kind)) and defined(kind, "__setattr__") is object.__setattr__))
 
     def attribute_of_own(self, it, kind, name):
         """Read an attribute of one."""
