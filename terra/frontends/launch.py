@@ -63,11 +63,15 @@ class _FirstImport:
         if not _load or (name not in FRAMEWORKS and not name.startswith(ours.PACKAGE + ".")):
             return None
         load()
-        return importlib.machinery.ModuleSpec(name, _Imported(sys.modules[name])) if name in sys.modules else None
+        if name not in sys.modules:
+            return None
+        module = sys.modules[name]
+        module.__spec__ = importlib.machinery.ModuleSpec(name, _Imported(module))  # for that is what Python goes by, whatever it is given here
+        return module.__spec__
 
 
 class _Imported:
-    """Loads a module that was imported meanwhile."""
+    """Loads a module that was imported meanwhile, as the one that it is."""
 
     def __init__(self, module):
         self._module, self._spec = module, module.__spec__

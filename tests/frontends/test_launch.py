@@ -77,9 +77,24 @@ KERAS_FIRST = """
         model.fit(np.ones((8, 4), "f"), np.ones((8, 2), "f"), batch_size=2, verbose=0)
     print(backend.backend(), model.get_weights())
 """
+A_BLOCK = """
+    import os
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import tensorflow as tf
+    w = tf.Variable(1.0)
+    for epoch in range(2):
+        losses = []
+        for k in range(12):
+            with tf.GradientTape() as tape:
+                loss = w * w * k
+                losses.append(loss)  # keeps the block from becoming a function
+            w.assign_sub(0.1 * tape.gradient(loss, w))
+        print([float(loss) for loss in losses])
+"""
 
 
-@pytest.mark.parametrize("source, least", [(LEGACY, 6), (TERRA_FIRST, 6), (KERAS_FIRST, 4)], ids=["legacy", "terra first", "keras first"])
+@pytest.mark.parametrize(
+    "source, least", [(LEGACY, 6), (TERRA_FIRST, 6), (KERAS_FIRST, 4), (A_BLOCK, 15)], ids=["legacy", "terra first", "keras first", "a block that stays one"])
 def test_what_the_script_sets_before_it_imports_tensorflow(tmp_path, source, least):
     done = both(tmp_path, source)
     assert "cpu_feature_guard" not in done.stderr
