@@ -16,11 +16,13 @@ from terra.location import current_step
 from terra.options import Options
 from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
+from terra.runtime.fast_forward.sources.effects import GROWING
+from terra.runtime.fast_forward.sources.filled import Filled
 from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.signatures import standing_in
 from terra.tf import private_names as tfi
-from terra.transform import STEPS, instrument, is_outlined
+from terra.transform import STEPS, filled_in, instrument, is_outlined
 
 _LOOKS = 2  # calls of a helper that are looked at before any is a step
 _FEWEST, _MOST = 12, 2000  # tensors that a helper makes in a call, for that to be a step
@@ -158,7 +160,27 @@ def block(function):
     code = function.__code__
     function.__qualname__ = f"the block at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
     _seen[code] = [True]
-    return step(1)(function)
+    call, places = step(1)(function), filled_in(function)
+    return call if not places else _filling(call, places)
+
+
+def _filling(call, places):
+    """Returns a function that calls another one, with a `Filled` in the place of each list, or deque, at these positions."""
+    stands_for = {place: Filled() for place in places}
+
+    @ours.calling
+    def called(*args):
+        given = [*args]
+        before = {place: filled.stand_for(args[place]) for place, filled in stands_for.items() if type(args[place]) in GROWING}
+        for place in before:
+            given[place] = stands_for[place]
+        try:
+            return call(*given)
+        finally:
+            for place, container in before.items():
+                stands_for[place].stand_for(container)
+
+    return called
 
 
 def install(options, preparations):

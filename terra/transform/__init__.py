@@ -30,8 +30,8 @@ from .api import instrument, is_instrumented, reason, to_code
 from .classes import restore as restore_classes
 from .policy import configure
 from .rewriting.blocks import calls_helper, helpers_of, is_block, is_step, name_called, own_nodes
-from .rewriting.outline import is_outlined, outline
+from .rewriting.outline import filled_in, is_outlined, outline
 from .source import rewrites
 from .wrappers import STEPS
 
-__all__ = ["STEPS", "calls_helper", "helpers_of", "instrument", "is_block", "is_instrumented", "is_outlined", "is_step", "name_called", "outline", "own_nodes", "reason", "rewrites", "to_code", "configure", "restore_classes"]
+__all__ = ["STEPS", "calls_helper", "filled_in", "helpers_of", "instrument", "is_block", "is_instrumented", "is_outlined", "is_step", "name_called", "outline", "own_nodes", "reason", "rewrites", "to_code", "configure", "restore_classes"]

@@ -13,7 +13,7 @@
 
 So a script's main loop is treated like a step that was written as a function. What is read there of names that the loop changes, or that are local to
 the function, are arguments; what is bound there and may be read later, before it is bound again, is the result; the rest is local to the new
-function. That is done only where no program can tell: where each argument is sure to be bound before, and each result afterwards, no function looks
+function. Arguments that the statements only append to are annotated (`filled_in`): the list itself need not be given. That is done only where no program can tell: where each argument is sure to be bound before, and each result afterwards, no function looks
 at one of these names, or binds it, and control does not leave the statements but at their end. Else the loop stays as it is.
 """
 
@@ -23,7 +23,7 @@ import sys
 from terra.transform.rewriting.blocks import FUNCTIONS, LOOPS, UPDATES, begins, helpers_of, is_block, is_step, is_tape, name_called, passes
 from terra.transform.rewriting.names import always_leaves, bound_after, looks_at_names, names_of, parameters
 
-__all__ = ["is_outlined", "outline"]
+__all__ = ["filled_in", "is_outlined", "outline"]
 
 _NAME = "<block at line {}>"
 _OF_TAPES = frozenset(["persistent", "watch_accessed_variables"])
@@ -31,6 +31,8 @@ _NOT_INSIDE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, as
                ast.NamedExpr, ast.AnnAssign)
 _NOT_OPERATIONS = frozenset([
     "constant", "convert_to_tensor", "data", "io", "summary", "keras", "py_function", "numpy_function", "print", "config", "train", "saved_model", "distribute", "profiler", "function", "Variable"])
+_ONLY_FILLING = frozenset(["append", "extend"])
+_FILLED = "filled"  # the annotation of an argument that is only appended to
 _FILLING = frozenset(["append", "appendleft", "extend", "insert", "add", "update", "setdefault"])
 _CONTAINERS = frozenset(["list", "dict", "set", "deque", "OrderedDict", "Counter"])
 # A call behind a block that is a statement of its own is part of the step (a metric's, say), unless it shows, writes or keeps something.
@@ -64,6 +66,12 @@ def outline(tree, is_main):
 def is_outlined(name):
     """Returns whether this is the name of a function that was made of a block."""
     return name.startswith(_NAME.partition("{")[0])
+
+
+def filled_in(function):
+    """Returns the positions of the arguments to which such a function only appends."""
+    code = function.__code__
+    return [k for k, name in enumerate(code.co_varnames[:code.co_argcount]) if name in function.__annotations__]
 
 
 def _functions(node, around):
@@ -203,17 +211,18 @@ class _Outliner:
         lasting = arguments - _empty_after(statements[:first]) - _cleared_in(statements)  # the others have nothing in them when a step begins
         if not results.isdisjoint(_bound_by(region[at])) or any(_takes_from(node, lasting - changed) for part in region for node in ast.walk(part)):
             return None  # a tape belongs to its step; what holds the data is looked through at each call
-        grows = next((k for k, part in enumerate(region) if _fills(part, lasting)), None)
+        filled = lasting - _looked_at(region)
+        grows = next((k for k, part in enumerate(region) if _fills(part, lasting - filled)), None)
         if grows is not None:  # a list that grows would be looked through at each call
             del region[grows:]
             return self._function(region, at, bound, loop, following, catching)
-        return self._write(region, at, sorted(arguments), sorted(results))
+        return self._write(region, at, sorted(arguments), sorted(results), filled)
 
-    def _write(self, region, at, arguments, results):
+    def _write(self, region, at, arguments, results, filled):
         block, last = region[at], region[-1]
         name = _NAME.format(block.lineno)
         body = [*region, ast.Return(_tuple([ast.Name(x, ast.Load()) for x in results], ast.Load()))] if results else region
-        args = ast.arguments(posonlyargs=[], args=[ast.arg(x, None) for x in arguments], vararg=None, kwonlyargs=[], kw_defaults=[], kwarg=None, defaults=[])
+        args = ast.arguments(posonlyargs=[], args=[ast.arg(x, ast.Constant(_FILLED) if x in filled else None) for x in arguments], vararg=None, kwonlyargs=[], kw_defaults=[], kwarg=None, defaults=[])
         function = ast.FunctionDef(name=name, args=args, body=body, decorator_list=[], returns=None, type_comment=None)
         if sys.version_info >= (3, 12):
             function.type_params = []
@@ -293,6 +302,18 @@ def _fills(statement, names):
         if isinstance(held, ast.Name) and held.id in names:
             return True
     return False
+
+
+def _looked_at(statements):
+    """The names that these statements use for more than to append to what they stand for."""
+    filled = set()  # the nodes of names that are used for that
+    for statement in statements:
+        for node in ast.walk(statement):
+            match node:
+                case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name() as name, attr=attr), args=[argument], keywords=[])) if (
+                        attr in _ONLY_FILLING and not isinstance(argument, ast.Starred)):
+                    filled.add(name)
+    return {node.id for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Name) and node not in filled}
 
 
 def _empty_after(statements):

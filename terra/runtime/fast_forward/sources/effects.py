@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from terra.runtime.fast_forward.sources.filled import Filled
 from terra.runtime.tensors.object_kinds import TENSORS, is_librarys_container, plain
 
 CONTENTS = "cell_contents"  # the name of what a cell holds, for which a closure has a name of its own
@@ -171,14 +172,14 @@ class Append(Effect):
 
     @property
     def label(self):
-        return f"a {type(self.owner).__name__}"
+        return "a list" if type(self.owner) is Filled else f"a {type(self.owner).__name__}"
 
     def __init__(self, owner, name, added, template=None, item=None):
         super().__init__(owner, name, added, template)
         self.item = item
 
     def was_read(self, reads):
-        return reads.has_contents(self.owner)
+        return reads.has_contents(self.owner.container if type(self.owner) is Filled else self.owner)
 
     def value(self):
         return self.item

@@ -17,6 +17,7 @@ from terra.runtime.fast_forward.sites import skipping
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import METHODS
 from terra.runtime.fast_forward.sources.effects import GROWING, held_in
+from terra.runtime.fast_forward.sources.filled import Filled
 from terra.runtime.tensors.comparing import Unskippable
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
@@ -190,7 +191,7 @@ class Attributes(Handler):
                 self.run.impure(f"asks an object of type {kind.__name__} for {name}")
         elif self.run.born.has(it) and is_plain_class(kind):
             self.run.objects.attribute_of_own(it, kind, name)
-        elif kind in PLAIN or kind in LISTS or kind is tuple or numpys.is_own(kind) or residual_calls.is_residual(it, name) or self.run.born.has(it) or (kind in GROWING and name == "append"):
+        elif kind in PLAIN or kind in LISTS or kind is tuple or numpys.is_own(kind) or residual_calls.is_residual(it, name) or self.run.born.has(it) or (kind in GROWING and name == "append") or kind is Filled:
             pass
         elif kind is ModuleType or (issubclass(kind, ModuleType) and is_librarys(kind)):
             self._module_attribute(it, name)

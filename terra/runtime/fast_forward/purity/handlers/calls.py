@@ -24,6 +24,7 @@ from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping,
 from terra.runtime.fast_forward.sites.python_functions import PythonFunction
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS
+from terra.runtime.fast_forward.sources.filled import Filled
 from terra.runtime.interpreter.profilers import unwatched
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_librarys_container, is_tapes, makes_named_tuples, tapes_own
 from terra.runtime.tensors.tensor import has_open_shape
@@ -121,7 +122,7 @@ class Calls(Handler):
                 return functools.partial(self.run.objects.make_context, callee.__wrapped__, instrumented)
             return self._function(callee, form, instrumented)
         if kind is MethodType:
-            return self._method(callee, form, instrumented)
+            return self._method(callee, form, instrumented) if type(callee.__self__) is not Filled else functools.partial(self.run.changes.filled, callee)
         if kind is BuiltinFunctionType:
             return self.run.builtins.builtin_function(callee, form)
         if isinstance(callee, type):

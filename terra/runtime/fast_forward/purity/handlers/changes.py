@@ -145,8 +145,7 @@ class Changes(Handler):
             return
         self.run.framework.bear(value)
         if type(effect) is Append:
-            made = Append(effect.owner, ("appended", len(self.run.effects)), None, item=value)
-            self.run.effects[made.key] = made
+            self._append(effect.owner, value)
         elif type(effect) is Removal:
             self.run.effects[effect.key] = Removal(effect.owner, effect.name, before=before)
         else:
@@ -177,7 +176,22 @@ class Changes(Handler):
     def appended(self, callee, /, *args, **kwargs):
         """Append to a list or deque that was there before."""
         callee(*args, **kwargs)
-        effect = Append(callee.__self__, ("appended", len(self.run.effects)), None, item=args[0])
+        self._append(callee.__self__, args[0])
+
+    @ours.calling
+    def filled(self, callee, items, /):
+        """Append to a list that the block only fills, or extend it."""
+        if id(callee.__self__.container) in self.run.given:
+            self.run.impure("changes a container that it is given")
+        if callee.__name__ == "append":
+            self.appended(callee, items)
+            return
+        for item in self.run.contents.iterated(items):
+            callee.__self__.append(item)
+            self._append(callee.__self__, item)
+
+    def _append(self, owner, item):
+        effect = Append(owner, ("appended", len(self.run.effects)), None, item=item)
         self.run.effects[effect.key] = effect
 
     def set_attribute(self, it, name, value, /):
