@@ -204,14 +204,31 @@ def test_in_a_function_its_own_names_are_arguments_too():
 
 
 def test_lists_that_grow_are_no_arguments():
-    after = "seen.append(loss)\n    metric.update_state(y, p)"
-    assert outlined(within("def train(model, data, optimizer, seen, metric):", LOOP.format(after)))[1] == [(["model", "optimizer", "x", "y"], ["loss", "p"])]
-    assert outlined(LOOP.format(after))[1] == [(["x", "y"], [])]  # a global name, which is none
+    head = "def train(model, data, optimizer, seen, metric):"
+    for use in "print(len(seen))", "seen.append(*y)", "seen[0] = p", "n = seen[-1]", "n = seen.append":
+        after = f"seen.append(loss)\n    {use}\n    metric.update_state(y, p)"
+        assert outlined(within(head, LOOP.format(after)))[1][0][0] == ["model", "optimizer", "x", "y"]
+    assert outlined(LOOP.format("seen.append(loss)\n    metric.update_state(y, p)"))[1] == [(["x", "y"], [])]  # a global name, which is none
+
+
+def filled(source):
+    tree = ast.parse(source)
+    outline(tree, True)
+    return {arg.arg for node in tree.body if isinstance(node, ast.FunctionDef) and is_outlined(node.name) for arg in node.args.args if arg.annotation is not None}
+
+
+def test_lists_that_are_only_appended_to():
+    head = "def train(model, data, optimizer, seen, metric):"
+    after = "seen.append(loss)\n    seen.extend(p)\n    metric.update_state(y, p)"
+    assert outlined(within(head, LOOP.format(after)))[1] == [(["metric", "model", "optimizer", "seen", "x", "y"], [])]
+    assert filled(within(head, LOOP.format(after))) == {"seen"}
+    assert filled(within(head, LOOP.replace("p = model(x)", "p = model(x); seen.append(p)").format("print(seen)"))) == {"seen"}
+    assert filled(within(head, LOOP.replace("p = model(x)", "p = model(x); seen.append(seen)").format("pass"))) == set()
 
 
 def test_lists_that_begin_empty_with_each_step():
     def episode(first, last="pass"):
-        return outlined(within("def train(data, model, optimizer, seen):", LOOP.replace("p = model(x)", "p = model(x); losses.append(p)").replace("    with", f"    {first}\n    with").format(last)))[1]
+        return outlined(within("def train(data, model, optimizer, seen):", LOOP.replace("p = model(x)", "p = model(x); losses.append(p); n = losses[-1]").replace("    with", f"    {first}\n    with").format(last)))[1]
     for first in "losses = []", "x, losses = x + 1, []", "n = losses = list()", "losses = collections.deque(maxlen=9)", "[y, (losses, n)] = y, ([], 0)", "losses = []; n = 0", "losses = collections.defaultdict(list)":
         assert [arguments for arguments, _ in episode(first)] == [["losses", "model", "optimizer", "x", "y"]]
     for first in "losses = seen", "losses = list(seen)", "pass; losses = []; losses = seen", "losses, n = seen", "losses = [0]", "n, losses = [], seen":

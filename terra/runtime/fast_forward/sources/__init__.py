@@ -13,6 +13,7 @@ that come from Python, or go there:
   done.
 * `texts`: texts that are made of these, to be printed, logged or kept.
 * `effects`: attributes, items and variables that a call sets, counts, or appends to.
+* `filled`: lists that a block only appends to.
 * `value_sources`: placeholders for such values in a recorded calculation.
 * `normalised_locations`: locations without the counters of loops that vary; rolled steps use it, too.
 """

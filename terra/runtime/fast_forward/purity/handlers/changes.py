@@ -187,7 +187,7 @@ class Changes(Handler):
             self.appended(callee, items)
             return
         for item in self.run.contents.iterated(items):
-            callee.__self__.append(item)
+            callee.__self__.append(self.run.item(item))
             self._append(callee.__self__, item)
 
     def _append(self, owner, item):
