@@ -3,7 +3,7 @@ getting sizes which it has not had ("auto"), and with `reduce_retracing=True` al
 
 The framework's code looks at shapes, so what is recorded of it holds for one combination of them. An argument with sizes that have varied is given to
 the step's code as the result of an operation that passes its value on and tells only its other sizes: all that follows is then recorded once (see
-`open_shapes`).
+`open_shapes`). Of arrays, see `open_arrays`.
 """
 
 import collections
@@ -11,6 +11,7 @@ import logging
 from operator import is_
 
 from terra.location import identity
+from terra.runtime.execution.open_arrays import UsesOfArrays, arrays_of
 from terra.runtime.tensors.comparing import attached
 from terra.runtime.tensors.open_shapes import OPENS, PartialShape
 from terra.runtime.tensors.tensor import EagerTensor, TerraTensor
@@ -41,6 +42,7 @@ class DynamicArguments:
         self._equal = {}  # the same -> {(index of a tensor, axis): a number that those have in common whose sizes were equal in all steps}
         self._seen = {}  # the same -> shapes that have come, until it is decided for good
         self._count = 0  # of these
+        self.uses = UsesOfArrays()
         self._lately = collections.deque(maxlen=LATELY)  # whether the last steps had new sizes
         self._since_new = 0  # steps
 
@@ -72,16 +74,22 @@ class DynamicArguments:
         """Note the shapes of a step's arguments, and tell the step which are open. Returns whether what was traced holds no longer: other sizes are unknown now."""
         if self._is_decided and not self._of_all and not step.parts:
             return False
-        tensors = step.arg_list
+        tensors, arrays, of_arrays = step.arg_list, arrays_of(step), []
+        n, turns = len(tensors), not self._is_decided and self._turns(step, [x._shape_tuple() for x in tensors] + [x.shape for x in arrays])
+        if arrays:
+            self.uses.note(arrays)
+            turns = self.uses.are_more() or turns
+            of_arrays = self.uses.become_arguments(step, arrays) if self._of_all else []
         shapes = [x._shape_tuple() for x in tensors]
-        turns = not self._is_decided and self._turns(step, shapes)
         structure = tuple([(x._datatype_enum(), x._rank()) for x in tensors])
         known = self._known.get(structure)
         if known is None:
-            if len(self._known) < MOST:
-                self._known[structure] = shapes
-                self._equal[structure] = _classes(shapes, {})
-            return turns
+            if len(self._known) == MOST:
+                return turns
+            known, self._equal[structure] = shapes[:n] + of_arrays, _classes(shapes, {})
+            self._known[structure] = known
+            if not of_arrays:
+                return turns
         varies = False
         for k, (shape, seen) in enumerate(zip(shapes, known)):
             if any([b is not None and a != b for a, b in zip(shape, seen)]) and structure[k][0] not in _CLOSED:
@@ -163,6 +171,9 @@ class OpenArguments:
             x = step.arg_list[k]
             stand_in = getattr(tfi.tf.raw_ops, OPENS)(input=x, shape=tfi.tensor_shape.TensorShape(shape))
             del step.args[id(x)]  # whoever comes by it in another way uses a tensor from outside
+            if k in step.open_uses:
+                step.open_uses[k].stand_in = stand_in
+                continue
             pair = identity.pairs[id(x)] = identity.pairs[id(stand_in)] = x, stand_in
             self._pairs.append(pair)
         return self._replace(args, 0), {name: self._replace(x, 0) for name, x in kwargs.items()}

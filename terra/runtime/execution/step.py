@@ -6,6 +6,7 @@ from threading import get_ident
 from terra.location import current_step, location
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.process.cross_thread import Visit
+from terra.runtime.execution.open_arrays import stand_in
 from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.draws import rows_of
@@ -60,6 +61,7 @@ class Step:
         self.parts = {self.args[id(x)][0] for x in composites.parts_of_any_number(found) if id(x) in self.args} if found else ()  # indices of those that a sparse or ragged tensor has any number of
         self.arg_list = [t for _, t in self.args.values()]
         self.partial_shapes = {}  # index of an argument some of whose sizes are to be unknown -> a PartialShape
+        self.open_uses = {}  # index of an argument that was made of an array -> `open_arrays.OpenUse`
         self.same_sizes = {}  # (index of an argument, axis) of these sizes -> the first one that has been equal to it in all steps so far
         self._args_signature = self._shapes = None
         self.records = function.options.wait_for_graph or function.options.verify or function.policy.account.may_record()  # calls that are to be skipped
@@ -140,19 +142,18 @@ class Step:
         """
         if not holds_numbers(array):
             return array
-        if self.shown is not None:
-            made = self.shown.tensor_of(array)
-            if made is not None:
-                return made
+        made = self.shown.tensor_of(array) if self.shown is not None else stand_in(self, array)
+        if made is not None:
+            return made
         if array.dtype.kind not in "iu" and not self.varies(array):
             return tfi.eager_constant(array, None)
         return self.hold_data(tensor_of(array))
 
     def as_shown(self, array, dtype):
-        """The tensor of this floating type that TensorFlow makes of an array which varies, in a run that is observed; else None."""
-        if self.shown is None or type(dtype) is not tfi.tf.DType or not dtype.is_floating or array.dtype.kind not in "iuf" or not holds_numbers(array):
+        """The tensor of this floating type that TensorFlow makes of an array which varies, in a run that is observed, or has unknown sizes; else None."""
+        if type(dtype) is not tfi.tf.DType or not dtype.is_floating or array.dtype.kind not in "iuf" or not holds_numbers(array):
             return None
-        return self.shown.tensor_of(array, dtype)
+        return self.shown.tensor_of(array, dtype) if self.shown is not None else stand_in(self, array, dtype)
 
     def hold_data(self, tensor):
         """Take the tensor for data, though Python holds it; returns it."""
@@ -190,10 +191,15 @@ class Step:
             self._args_signature = [(t._datatype_enum(), self.partial_shapes.get(k) or t._shape_tuple()) for k, t in enumerate(self.arg_list)]
         return self._args_signature
 
+    def open_arrays(self):
+        """The ids of arrays some of whose sizes are to be unknown."""
+        return {id(use.array) for use in self.open_uses.values()}
+
     def shapes(self):
         """A key for the types and shapes of the step's arguments."""
         if self._shapes is None:
-            self._shapes = *self.args_signature(), *[(x.dtype, x.shape) for x in self.arrays.values()]
+            are_open = self.open_arrays()
+            self._shapes = *self.args_signature(), *[(x.dtype, x.shape if key not in are_open else None) for key, x in self.arrays.items()]
         return self._shapes
 
     def seeded(self, schema, inputs, attrs):

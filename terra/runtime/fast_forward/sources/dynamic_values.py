@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from terra.runtime.execution.open_arrays import stand_in
 from terra.runtime.fast_forward.sources.number_sources import KINDS, ComputedSource, ConstantNumber, CounterSource, NumberPredicate, StorageSource, is_large
 from terra.runtime.fast_forward.sources.late_values import OpaqueNumbers
 from terra.runtime.fast_forward.sources.opaque_calls import Result
@@ -78,6 +79,7 @@ class DynamicValues(OpaqueNumbers):
     def __init__(self, step, inputs, numbers, integers, given):
         super().__init__(step, inputs)
         self._tensors = {}  # id of an array -> (it, its first tensor, place of that among the `Inputs`)
+        self._open = {}  # id -> array, of those whose sizes are left unknown: what stands for them is there when the step begins (see `open_arrays`)
         self._used = set()  # these places, of those that were used already
         # In `repeated`, there is for each further use one of these, or `ResidualSource`, or (`ResidualSource`, `Result` or the place of a number among the sources, type of the tensor).
         self.calls = []  # the live ones
@@ -90,15 +92,18 @@ class DynamicValues(OpaqueNumbers):
         self.sources = []  # a `StorageSource` or `ComputedSource` for each, and each `CounterSource` that they are calculated of
 
     def __contains__(self, array):
-        return id(array) in self._tensors or id(array) in self._drawn or super().__contains__(array)
+        return id(array) in self._tensors or id(array) in self._open or id(array) in self._drawn or super().__contains__(array)
+
+    def is_open(self, array):
+        return id(array) in self._open
 
     def ids(self):
-        return set(self._tensors)
+        return {*self._tensors, *self._open}
 
     @property
     def has_arrays(self):
         """Whether arrays vary."""
-        return bool(self._tensors or self._drawn or self._late)
+        return bool(self._tensors or self._open or self._drawn or self._late)
 
     def arrays(self):
         """The arrays among the arguments, each once."""
@@ -121,6 +126,12 @@ class DynamicValues(OpaqueNumbers):
         if known is not None:
             found.append(("again", known[2]))
             return
+        stand_ins = [use.stand_in for use in self._step.open_uses.values() if use.array is array]
+        if stand_ins:
+            self._open[id(array)] = array
+            for made in stand_ins:
+                self._inputs.describe(runner, made, found)
+            return
         made = self._step.hold_data(tensor_of(array))
         self._tensors[id(array)] = array, made, len(self._inputs.external)
         self._inputs.describe(runner, made, found)
@@ -137,6 +148,10 @@ class DynamicValues(OpaqueNumbers):
 
     def tensor_of(self, array, dtype=None):
         """The same; None also if the contents of the array have changed."""
+        if id(array) in self._open:
+            made = stand_in(self._step, array, dtype)
+            self._converted += made is not None
+            return made
         if id(array) in self._tensors and dtype is not None:
             self.drawn(ArrayAsIs(ArgumentSource(list(self._tensors).index(id(array))), (np.ndarray, array.dtype, array.shape)), [array])
         if id(array) in self._drawn:

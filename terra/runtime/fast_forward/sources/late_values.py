@@ -6,6 +6,8 @@ A tensor stands for each use of one. It is among those that the call is given fr
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from terra.location import current_step
+from terra.runtime.execution.open_arrays import stand_in
 from terra.runtime.fast_forward.sources.opaque_calls import Result
 from terra.runtime.tensors.tensor import is_unread, noted
 from terra.tf import private_names as tfi
@@ -27,7 +29,9 @@ class ShownArrays:
         return self._inner.has_arrays or (self._outer is not None and self._outer.has_arrays)
 
     def tensor_of(self, array, dtype=None):
-        return self._inner.tensor_of(array, dtype) if array in self._inner or self._outer is None else self._outer.tensor_of(array, dtype)
+        if array in self._inner:
+            return self._inner.tensor_of(array, dtype)
+        return self._outer.tensor_of(array, dtype) if self._outer is not None else stand_in(current_step.active, array, dtype)
 
 
 class LateFeed(NamedTuple):
@@ -70,6 +74,10 @@ class _Nothing:
 
     def looked_at(self, ids):
         return []
+
+    def is_open(self, array):
+        """Whether it is an argument whose sizes are left unknown."""
+        return False
 
     def counts(self, function, asked):
         return None

@@ -5,6 +5,7 @@ from operator import is_
 import numpy as np
 
 from terra.runtime.execution.graph_runner import Flight
+from terra.runtime.execution.open_arrays import made_of
 from terra.runtime.fast_forward.steps.early_effects import Refused
 from terra.runtime.fast_forward.steps.running import Ran
 from terra.runtime.tensors.comparing import OTHER, SCALARS, attached
@@ -17,7 +18,7 @@ from terra.tf.constants import RESOURCE_ENUM, const_key
 
 EagerTensor = tfi.EagerTensor
 OWNERS = frozenset([Flight, Ran])  # of tensors that earlier steps gave, until their values are known
-_TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER, _COMPOSITE, _SHAPE = range(9)
+_TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER, _COMPOSITE, _SHAPE, _OPEN = range(10)
 
 
 class GivenArguments:
@@ -27,16 +28,18 @@ class GivenArguments:
     come once only.
 
     equal: pairs of (index of a tensor, axis) whose sizes, which are unknown, must be equal.
-    pattern: for `matches`. n_tensors, n_arrays: how many are among them. by_value: [(False, index of a tensor, what identifies its value)].
+    pattern: for `fit`. n_tensors, n_arrays: how many are among them. open_uses: (number among the arrays with unknown sizes, type) of each tensor that is made of one. by_value: [(False, index of a tensor, what identifies its value)].
     """
 
     def __init__(self, step, given, numbers, keep, once):
-        self._keep, self._once = keep, once
+        self._keep, self._once, self._open = keep, once, []
         self._tensors, self._arrays, self.by_value = [], [], []
         self.pattern = [self._pattern_of(x, step) if k not in numbers else (_NUMBER, None, None) for k, x in enumerate(given)]
-        if not (_are(self._tensors, step.arg_list) and _are(self._arrays, [*step.arrays.values()])):
+        uses, n = [*step.open_uses.values()], len(self._tensors)
+        if not (_are(self._tensors, step.arg_list[:n]) and _are([use.tensor for use in uses], step.arg_list[n:])) or len(self._arrays) + len(self._open) != len(step.arrays):
             raise Refused
-        self.n_tensors, self.n_arrays = len(self._tensors), len(self._arrays)
+        self.open_uses = [(_number_of(use.array, self._open), use.dtype) for use in uses]
+        self.n_tensors, self.n_arrays = len(step.arg_list), len(self._arrays)
         self.equal = [(first, place) for place, first in step.same_sizes.items() if first != place]
 
     def _pattern_of(self, x, step):
@@ -52,6 +55,11 @@ class GivenArguments:
                 if shape == () and enum in opschema.HOST_KNOWN_ENUMS:  # Python may branch on it
                     self.by_value.append((False, index, const_key(real(x), enum, shape)))
             return _TENSOR, index, (enum, step.partial_shapes.get(index, shape), marked)
+        if kind is np.ndarray and (shape := next((step.partial_shapes.get(k) for k, use in step.open_uses.items() if use.array is x), None)) is not None:
+            index = _number_of(x, self._open)
+            if index == len(self._open):
+                self._open.append(x)
+            return _OPEN, index, (x.dtype, shape)
         if kind is np.ndarray and holds_numbers(x):
             index = _number_of(x, self._arrays)
             if index == len(self._arrays):
@@ -80,8 +88,16 @@ def _are(found, expected):
     return len(found) == len(expected) and all(map(is_, found, expected))
 
 
-def matches(pattern, given, tensors, arrays):
-    """Whether these are the arguments that were prepared for; appends the tensors and the arrays among them, each once."""
+def fit(pattern, open_uses, given, tensors, arrays):
+    """Whether these are the arguments that were prepared for; appends the tensors and the arrays among them, each once, and the tensors that are made of arrays with unknown sizes."""
+    opened = []
+    if not _match(pattern, given, tensors, arrays, opened):
+        return False
+    tensors += [made_of(opened[k], dtype) for k, dtype in open_uses]
+    return True
+
+
+def _match(pattern, given, tensors, arrays, opened):
     if len(pattern) != len(given):
         return False
     for (kind, a, b), x in zip(pattern, given):
@@ -105,18 +121,21 @@ def matches(pattern, given, tensors, arrays):
         elif kind == _ARRAY:
             if type(x) is not np.ndarray or x.dtype != b[0] or x.shape != b[1] or not _is_number(a, x, arrays):
                 return False
+        elif kind == _OPEN:
+            if type(x) is not np.ndarray or x.dtype != b[0] or not _is_one_of(x.shape, b[1]) or not _is_number(a, x, opened):
+                return False
         elif kind == _NESTED:
-            if type(x) is not a or not matches(b, x, tensors, arrays):
+            if type(x) is not a or not _match(b, x, tensors, arrays, opened):
                 return False
         elif kind == _COMPOSITE:
-            if type(x) is not a or not matches(b, composites.composite_parts(x), tensors, arrays):
+            if type(x) is not a or not _match(b, composites.composite_parts(x), tensors, arrays, opened):
                 return False
         elif kind == _SHAPE:
             if type(x) is not a or x.rank is None or x.as_list() != b:
                 return False
         elif kind == _NUMBER:
             pass  # it is looked at later
-        elif type(x) is not dict or tuple(x) != a or not matches(b, x.values(), tensors, arrays):
+        elif type(x) is not dict or tuple(x) != a or not _match(b, x.values(), tensors, arrays, opened):
             return False
     return True
 

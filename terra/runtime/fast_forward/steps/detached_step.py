@@ -25,7 +25,7 @@ from terra.runtime.fast_forward.sources.dynamic_values import tensor_for
 from terra.runtime.fast_forward.sources.late_values import make_late_feeds
 from terra.runtime.fast_forward.sources.number_sources import StorageSource, evaluate
 from terra.runtime.fast_forward.steps import early_effects, pure_functions
-from terra.runtime.fast_forward.steps.detached_arguments import OWNERS, GivenArguments, matches
+from terra.runtime.fast_forward.steps.detached_arguments import OWNERS, GivenArguments, fit
 from terra.runtime.fast_forward.steps.running import Feeds, Ran
 from terra.runtime.fast_forward.steps.early_effects import DRAWN, GIVEN, LATER, NUMBER_OF, OPAQUE, Refused
 from terra.runtime.generation import speculated_branches
@@ -78,7 +78,7 @@ class DetachedStep:
         asked = GivenArguments(step, given, numbers, record.keep, type(self.known) is CallSiteCache)
         self._pattern = asked.pattern
         self._carried = record.states
-        self._equal = asked.equal
+        self._equal, self._open_uses = asked.equal, asked.open_uses
         self._n_tensors, self._n_arrays = asked.n_tensors, asked.n_arrays
         self._n_carried = sum(type(x) is tuple and len(x) == 4 for x in record.carried)  # tensors among it, see `Inputs.describe`
         self._checks = asked.by_value + self._checks_of(record)
@@ -201,7 +201,7 @@ class DetachedStep:
 
     def fits(self, names, given, tensors, arrays, held):
         """Whether a step with these arguments is like this one; its tensors, tensors that hold what its arrays `held`, and these are appended."""
-        if names != self._names or not matches(self._pattern, given, tensors, held):
+        if names != self._names or not fit(self._pattern, self._open_uses, given, tensors, held):
             return False
         if self._equal and any([tensors[j]._shape_tuple()[a] != tensors[k]._shape_tuple()[b] for (j, a), (k, b) in self._equal]):
             return False

@@ -176,8 +176,10 @@ class Arrays(Handler):
         kind = type(x)
         return kind is np.ndarray or (isinstance(x, np.number) and (self.run.dynamic.part_for(x) is not None or self.run.deferred.part_for(x) is not None))
 
-    def looks_at_shape(self, array):
-        """Python looks at the shape or the type of an array: those of arrays that vary are the same in each run."""
+    def looks_at_shape(self, array, name="shape"):
+        """Python looks at the shape or the type of an array: those of arrays that vary are the same in each run, unless sizes are left unknown."""
+        if self.run.dynamic.is_open(array) and name in ("shape", "size"):
+            self.run.impure(f"looks at the {name} of an array, which is another one each time")
         self.run.deferred.looked_at(array)
         if array not in self.run.dynamic and not self.run.born.has(array):
             self.run.reads.asked(_type_and_shape, array, _type_and_shape(array))
@@ -220,7 +222,7 @@ class Arrays(Handler):
         if source is not None:
             sources.append(source)
         elif kind is np.ndarray:
-            source = ConstantSource(x, self.run.born.has(x))
+            source = ConstantSource(x, self.run.born.has(x)) if x not in self.run.dynamic else _NOT_KNOWN
         else:
             source = x if is_plain_value(x) else _NOT_KNOWN
         if source is x or type(source) is ConstantSource:

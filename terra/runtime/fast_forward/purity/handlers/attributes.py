@@ -208,7 +208,7 @@ class Attributes(Handler):
             if name not in ("shape", "dtype", "ndim", "size") and name not in METHODS and (name != "T" or it in self.run.dynamic):
                 self.run.impure(f"asks an array for {name}")
             if name in ("shape", "dtype", "ndim", "size"):
-                self.run.arrays.looks_at_shape(it)
+                self.run.arrays.looks_at_shape(it, name)
             elif it not in self.run.dynamic:
                 self.run.contents.look_into(it)
         elif kind is FunctionType or kind is MethodType or kind is BuiltinFunctionType:
