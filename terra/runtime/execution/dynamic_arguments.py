@@ -13,7 +13,7 @@ from operator import is_
 from terra.location import identity
 from terra.runtime.execution.open_arrays import UsesOfArrays, arrays_of
 from terra.runtime.tensors.comparing import attached
-from terra.runtime.tensors.open_shapes import OPENS, PartialShape
+from terra.runtime.tensors.open_shapes import OPENS, PartialShape, shape_given_by
 from terra.runtime.tensors.tensor import EagerTensor, TerraTensor
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
@@ -43,6 +43,7 @@ class DynamicArguments:
         self._seen = {}  # the same -> shapes that have come, until it is decided for good
         self._count = 0  # of these
         self.uses = UsesOfArrays()
+        self._values = {}  # types and ranks of the tensors -> {index of a tensor that says what shape a sparse one has: its values, None for those that have varied}
         self._lately = collections.deque(maxlen=LATELY)  # whether the last steps had new sizes
         self._since_new = 0  # steps
 
@@ -97,6 +98,8 @@ class DynamicArguments:
                 varies = varies or self._of_all or k in step.parts
         step.partial_shapes = {
             k: shape for k, shape in enumerate(known) if type(shape) is PartialShape and (self._of_all or k in step.parts) and attached(vars(tensors[k])) is None}
+        for k in step.sizes_given:
+            varies = self._look_at_values(step, k, self._values.setdefault(structure, {})) or varies
         before, equal = self._equal[structure], _classes(shapes, self._equal[structure])
         self._equal[structure] = equal
         if step.partial_shapes:
@@ -106,6 +109,16 @@ class DynamicArguments:
             step.same_sizes = {place: firsts.setdefault(equal[place], place) for place in unknown}
             varies = varies or len(firsts) != len({before[place] for place in unknown})  # what was recorded rests on more equal ones
         return turns or varies
+
+    def _look_at_values(self, step, k, values):
+        """Notes the values of a tensor that says what shape a sparse one has. Returns whether more of them are unknown than before."""
+        x = step.arg_list[k]
+        now = x.numpy().tolist() if type(x) is tfi.EagerTensor else [None] * x._shape_tuple()[0]  # (those of an earlier step may not be there yet)
+        before = values.get(k, now)
+        values[k] = known = [b if a == b else None for a, b in zip(now, before)]
+        if None in known:
+            step.partial_shapes[k], step.partial_values[k] = PartialShape(x._shape_tuple()), known
+        return known != before
 
     def describe(self):
         """A line for the user, if there is anything to tell."""
@@ -188,13 +201,17 @@ class OpenArguments:
             identity.pairs.pop(id(it), None)
 
     def _replace(self, value, depth):
-        kind = type(value)
+        kind, step = type(value), self._given[0]
         if kind is EagerTensor or kind is TerraTensor:
             pair = identity.pairs.get(id(value))
             return value if pair is None else pair[1]
         if composites.is_composite(kind):
             parts = composites.composite_parts(value)
             replacements = [self._replace(x, depth + 1) for x in parts]
+            for sizes in composites.vectors_of_sizes([value]):
+                k = next((k for k in step.partial_values if step.arg_list[k] is sizes), None)
+                if k is not None:
+                    replacements[-1] = shape_given_by(self._replace(sizes, depth), step.partial_values[k])
             return value if all(map(is_, replacements, parts)) else composites.composite(kind, replacements)
         if (kind is not tuple and kind is not list and kind is not dict) or depth > _DEEPEST:
             return value

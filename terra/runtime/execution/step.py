@@ -59,6 +59,8 @@ class Step:
         if kwargs:
             found += collect_args(kwargs, self.args, self.arrays)
         self.parts = {self.args[id(x)][0] for x in composites.parts_of_any_number(found) if id(x) in self.args} if found else ()  # indices of those that a sparse or ragged tensor has any number of
+        self.sizes_given = {self.args[id(x)][0] for x in composites.vectors_of_sizes(found) if id(x) in self.args} if found else ()  # indices of those whose values are the sizes of a sparse tensor
+        self.partial_values = {}  # index of one of these, some of whose values are to be unknown -> its values, None for those
         self.arg_list = [t for _, t in self.args.values()]
         self.partial_shapes = {}  # index of an argument some of whose sizes are to be unknown -> a PartialShape
         self.open_uses = {}  # index of an argument that was made of an array -> `open_arrays.OpenUse`

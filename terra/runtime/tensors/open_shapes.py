@@ -162,6 +162,29 @@ def tensor_shape(dims):
     return made
 
 
+class _Sizes:
+    """A vector of integers whose values are sizes, for a `LazyShape`."""
+
+    __slots__ = ("_vector",)
+    _owner = None
+
+    def __init__(self, vector):
+        self._vector = vector
+
+    def _read_shape(self):
+        return tuple(self._vector.numpy().tolist())
+
+
+def shape_given_by(vector, known):
+    """The TensorShape whose sizes a tensor holds: `known`, None for those that are read when they are looked at."""
+    return tensor_shape(LazyShape(known, _Sizes(vector), slice(None)) if None in known else tuple(known))
+
+
+def known_sizes(shape):
+    """The sizes of a TensorShape, None for those that are not known; None if its rank is not known."""
+    return shape._dims._known() if type(shape._dims) is LazyShape else shape._dims
+
+
 def _item(original):
     @functools.wraps(original)
     def __getitem__(self, key):

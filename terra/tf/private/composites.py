@@ -93,6 +93,11 @@ def parts_of_any_number(composites):
     return [x for x in found if x is not None and not is_composite(type(x))]
 
 
+def vectors_of_sizes(composites):
+    """The tensors that say what shape the sparse tensors among these have."""
+    return [x._dense_shape for x in composites if type(x) is tf.SparseTensor]
+
+
 def composite(kind, parts):
     """The inverse of `composite_parts`; nothing is checked."""
     names = _PARTS.get(kind)

@@ -10,6 +10,7 @@ from terra.frameworks import keras, numpys, framework_objects
 from terra.frameworks.keras import is_embedding
 from terra.frameworks.tensorflow import CLASSES, INDICES
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
+from terra.runtime.tensors.open_shapes import known_sizes
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
 from terra.tf.private import composites
@@ -104,7 +105,7 @@ def describe(runner, value, found, keep, inputs):
         for x in (value.start, value.stop, value.step):
             describe(runner, x, found, keep, inputs)
     elif kind is tfi.tensor_shape.TensorShape:
-        found.append((kind, tuple(value.as_list()) if value.rank is not None else None))
+        found.append((kind, known_sizes(value)))
     elif kind is tfi.tf.UnconnectedGradients or kind is tfi.tf.DType or value is Ellipsis:
         found.append(value)
     elif kind is np.ndarray and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:

@@ -76,7 +76,12 @@ class GivenArguments:
         if kind is dict and all(type(name) is str for name in x):
             return _MAPPING, tuple(x), [self._pattern_of(y, step) for y in x.values()]
         if composites.is_composite(kind):
-            return _COMPOSITE, kind, [self._pattern_of(y, step) for y in composites.composite_parts(x)]
+            parts = [self._pattern_of(y, step) for y in composites.composite_parts(x)]
+            for sizes in composites.vectors_of_sizes([x]):
+                known = step.partial_values.get(_number_of(sizes, step.arg_list))
+                if known is not None:
+                    parts[-1] = *parts[-1][:2], known
+            return _COMPOSITE, kind, parts
         if kind is tfi.tensor_shape.TensorShape and x.rank is not None:
             return _SHAPE, kind, x.as_list()
         if x is None or kind is bool or any(x is kept for kept in self._keep):  # it was told apart by its identity
@@ -131,7 +136,7 @@ def _match(pattern, given, tensors, arrays, opened):
             if type(x) is not a or not _match(b, composites.composite_parts(x), tensors, arrays, opened):
                 return False
         elif kind == _SHAPE:
-            if type(x) is not a or x.rank is None or x.as_list() != b:
+            if type(x) is not a or x.rank != len(b) or any([size is not None and size != n for n, size in zip(x.as_list(), b)]):
                 return False
         elif kind == _NUMBER:
             pass  # it is looked at later
