@@ -183,7 +183,7 @@ class OpenArguments:
         for k, shape in step.partial_shapes.items():
             x = step.arg_list[k]
             stand_in = getattr(tfi.tf.raw_ops, OPENS)(input=x, shape=tfi.tensor_shape.TensorShape(shape))
-            del step.args[id(x)]  # whoever comes by it in another way uses a tensor from outside
+            step.opened[id(x)] = step.args.pop(id(x))  # whoever comes by it in another way uses a tensor from outside
             if k in step.open_uses:
                 step.open_uses[k].stand_in = stand_in
                 continue

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 
 from terra.runtime.tensors.open_shapes import PartialShape
-from terra.runtime.tensors.tensor import holds_numbers, noted
+from terra.runtime.tensors.tensor import holds_numbers
 from terra.tf import private_names as tfi
 
 MOST_USES = 8  # of one array in a step
@@ -32,11 +32,11 @@ class OpenUse:
 
     def __init__(self, array: np.ndarray, number: int, dtype: Any):
         self.array, self.number, self.dtype = array, number, dtype
-        self.tensor, self.stand_in, self.is_taken = noted(made_of(array, dtype)), None, False
+        self.tensor, self.stand_in, self.is_taken = made_of(array, dtype), None, False
 
     def take(self) -> Any:
         """Returns the tensor that stands for the array; None if that holds something else by now."""
-        array, held = self.array, self.tensor._value._numpy_internal()
+        array, held = self.array, self.tensor._numpy_internal()
         if (array if array.dtype == held.dtype else made_of(array, self.dtype)._numpy_internal()).tobytes() != held.tobytes():
             return None
         self.is_taken = True

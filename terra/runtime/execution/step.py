@@ -63,6 +63,7 @@ class Step:
         self.partial_values = {}  # index of one of these, some of whose values are to be unknown -> its values, None for those
         self.arg_list = [t for _, t in self.args.values()]
         self.partial_shapes = {}  # index of an argument some of whose sizes are to be unknown -> a PartialShape
+        self.opened = {}  # those of `args` for which other tensors stand
         self.open_uses = {}  # index of an argument that was made of an array -> `open_arrays.OpenUse`
         self.same_sizes = {}  # (index of an argument, axis) of these sizes -> the first one that has been equal to it in all steps so far
         self._args_signature = self._shapes = None
@@ -340,6 +341,7 @@ class Step:
         if line:
             reason = f"{reason} ({line})"
         self.fallback_reason = reason
+        self.args.update(self.opened)  # operations that are run again are given these
         self.function.lifecycle.note_fallback(reason)
 
 
