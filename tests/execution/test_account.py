@@ -317,3 +317,22 @@ def test_with_wait_for_graph_nothing_waits(monkeypatch):
     for k in range(12):
         assert float(step()) == 2.0 + k
     assert step.stats().coexecuted_steps >= 8
+
+
+@given(recording=st.lists(times, min_size=1, max_size=5), n=st.integers(1, 20))
+@settings(max_examples=100, deadline=None)
+def test_calls_are_recorded_anew_once_steps_have_taken_as_long(recording, n):
+    """Then going over costs no more than twice what was needed, as with `may_replace`."""
+    ours = account.Account()
+    for _ in range(account.FIRST + 1):
+        ours.note(1e-5, alone=True)
+    for seconds in recording:
+        ours.note_coexecuted(seconds)
+    spent, steps = sum(seconds - 1e-5 for seconds in recording), 0
+    while not ours.may_record_anew(n):
+        assert sum(recording) + steps * 1e-5 <= n * spent + 1e-5
+        ours._coexecuted += 1e-5 * max(1, round(spent / 1e-3))
+        steps += max(1, round(spent / 1e-3))
+    assert sum(recording) + (steps + 1) * 1e-5 >= n * spent - 1e-5
+    ours.note_graph()
+    assert ours.may_record_anew(n)  # nothing was recorded for this one

@@ -88,6 +88,7 @@ def test_types(kind):
 @pytest.mark.parametrize("K", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_a_model(K):
     def make():
+        K.utils.set_random_seed(0)
         model = K.Sequential([K.layers.Embedding(20, 6), K.layers.Dense(8, "relu"), K.layers.Dense(3)])
         optimizer, loss_fn = K.optimizers.Adam(0.01), K.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -259,3 +260,29 @@ def test_sparse_tensors_that_steps_have_given():
 
         return step, lambda: [w, held]
     compare(make, sparse(), skipped=0.0)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------------------
+
+NUMBERS = {
+    "rows": lambda w, x, n: tf.math.unsorted_segment_sum(x @ w, tf.range(tf.shape(x)[0]) % tf.cast(n, tf.int32), n),
+    "shape": lambda w, x, n: tf.reshape(x @ w, (n, 2, 2)),
+    "filled": lambda w, x, n: (x @ w) * tf.zeros((n, 1)) + x,
+    "scaled": lambda w, x, n: x @ w / tf.cast(n, tf.float32),
+    "product": lambda w, x, n: x @ w * tf.cast(n * 2 - 1, tf.float32),
+}
+READ = {
+    "int": lambda w, x, n: x @ w * int(n),
+    "condition": lambda w, x, n: x @ w if n > 30 else w[:2] * 2.0,
+    "loop": lambda w, x, n: tf.add_n([x @ w * float(k) for k in range(int(n) % 3 + 1)]),
+    "index": lambda w, x, n: x[n - 1] * w,
+    "slice": lambda w, x, n: x[:n // 2 + 1] @ w,
+    "text": lambda w, x, n: x @ w * len(f"{n}"),
+}
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, *READ])
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+def test_numbers_beside_sizes(name, dtype):
+    batches = [(tf.constant(x), tf.constant(len(x), dtype)) for x, in rows()]
+    compare(stepping({**NUMBERS, **READ}[name]), batches, skipped=0.5 if name in ("rows", "shape", "scaled", "product") else 0.0, coexecuted=0.5 if name in NUMBERS else 0.0)

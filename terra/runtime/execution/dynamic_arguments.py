@@ -26,6 +26,7 @@ NEW = 4  # of these, if it does
 FEW = 64  # combinations of sizes that can be known one by one
 SETTLED = 4  # times that each of them has come on average, with no new one, when that begins to pay
 _DEEPEST = 100  # containers within each other that are looked into
+_NUMBERS = frozenset([(tfi.types_pb2.DT_INT32, 0), (tfi.types_pb2.DT_INT64, 0)])  # (type, rank) of integers, which are how many of something there are where sizes vary
 _CLOSED = frozenset([tfi.types_pb2.DT_RESOURCE, tfi.types_pb2.DT_VARIANT])
 
 
@@ -43,7 +44,7 @@ class DynamicArguments:
         self._seen = {}  # the same -> shapes that have come, until it is decided for good
         self._count = 0  # of these
         self.uses = UsesOfArrays()
-        self._values = {}  # types and ranks of the tensors -> {index of a tensor that says what shape a sparse one has: its values, None for those that have varied}
+        self._values = {}  # types and ranks of the tensors -> {index of a tensor that says what shape a sparse one has, or of a number: its values, None for those that have varied}
         self._lately = collections.deque(maxlen=LATELY)  # whether the last steps had new sizes
         self._since_new = 0  # steps
 
@@ -98,7 +99,8 @@ class DynamicArguments:
                 varies = varies or self._of_all or k in step.parts
         step.partial_shapes = {
             k: shape for k, shape in enumerate(known) if type(shape) is PartialShape and (self._of_all or k in step.parts) and attached(vars(tensors[k])) is None}
-        for k in step.sizes_given:
+        numbers = [k for k, kind in enumerate(structure) if kind in _NUMBERS and type(tensors[k]) is tfi.EagerTensor] if self._of_all else ()
+        for k in (*step.sizes_given, *numbers):
             varies = self._look_at_values(step, k, self._values.setdefault(structure, {})) or varies
         before, equal = self._equal[structure], _classes(shapes, self._equal[structure])
         self._equal[structure] = equal
@@ -111,9 +113,9 @@ class DynamicArguments:
         return turns or varies
 
     def _look_at_values(self, step, k, values):
-        """Notes the values of a tensor that says what shape a sparse one has. Returns whether more of them are unknown than before."""
+        """Notes the values of a tensor that says what shape a sparse one has, or of a number. Returns whether more of them are unknown than before."""
         x = step.arg_list[k]
-        now = x.numpy().tolist() if type(x) is tfi.EagerTensor else [None] * x._shape_tuple()[0]  # (those of an earlier step may not be there yet)
+        now = x.numpy().ravel().tolist() if type(x) is tfi.EagerTensor else [None] * x._shape_tuple()[0]  # (those of an earlier step may not be there yet)
         before = values.get(k, now)
         values[k] = known = [b if a == b else None for a, b in zip(now, before)]
         if None in known:
@@ -150,7 +152,8 @@ class DynamicArguments:
         if self._count > SETTLED * FEW:  # there are many: it stays as it is
             self._decide()
             return False
-        return self._count <= FEW and self._since_new > SETTLED * self._count and 2 * function.counts.whole_steps < function.n_steps and self.close()
+        return self._count <= FEW and self._since_new > SETTLED * self._count and 2 * function.counts.whole_steps < function.n_steps \
+            and function.policy.account.may_record_anew(self._count) and self.close()
 
     def _decide(self):
         self._is_decided = True

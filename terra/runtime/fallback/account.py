@@ -31,6 +31,7 @@ class Account:
         self._left = FIRST
         self._last_traced = 0.0
         self._recording = 0.0  # by how much co-executed steps were longer than eager ones since there is this graph
+        self._coexecuted = 0.0  # what they have taken since then
         self._fallbacks = 0.0  # what steps have taken since then that fell back
         self._fell_back = False  # whether the step at hand did
         self._at_most = None  # what eager execution takes at most: the shortest step that was traced
@@ -60,6 +61,7 @@ class Account:
         """A co-executed step is over."""
         self.note(seconds)
         self._recording += max(0.0, seconds - (self.eager or seconds))
+        self._coexecuted += seconds
 
     def falls_back(self):
         """The step at hand takes a path that the graph does not know."""
@@ -67,11 +69,15 @@ class Account:
 
     def note_graph(self):
         """There is another graph from now on."""
-        self._recording = self._fallbacks = 0.0
+        self._recording = self._coexecuted = self._fallbacks = 0.0
 
     def may_replace(self):
         """Returns whether another graph may take the place of the one that there is."""
         return self._fallbacks >= self._recording
+
+    def may_record_anew(self, times):
+        """Returns whether calls may be recorded so many times more than they were, for another graph, with which steps may be shorter: once they have taken as long as that will."""
+        return self._coexecuted >= times * self._recording
 
     @property
     def regret(self):
