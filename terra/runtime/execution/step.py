@@ -6,7 +6,7 @@ from threading import get_ident
 from terra.location import current_step, location
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.process.cross_thread import Visit
-from terra.runtime.execution.open_arrays import stand_in
+from terra.runtime.execution.arguments.open_arrays import stand_in
 from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.draws import rows_of

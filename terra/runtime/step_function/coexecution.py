@@ -15,7 +15,7 @@ from terra.location import current_step
 from terra.options import Stats
 from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
-from terra.runtime.execution.dynamic_arguments import DynamicArguments, OpenArguments
+from terra.runtime.execution.arguments.dynamic_arguments import DynamicArguments, OpenArguments
 from terra.runtime.execution.process import signal_handlers
 from terra.runtime.execution.step import Counts, Step
 from terra.runtime.fallback import stance

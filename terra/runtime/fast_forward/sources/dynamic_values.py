@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terra.runtime.execution.open_arrays import stand_in
+from terra.runtime.execution.arguments.open_arrays import stand_in
 from terra.runtime.fast_forward.sources.number_sources import KINDS, ComputedSource, ConstantNumber, CounterSource, NumberPredicate, StorageSource, is_large
 from terra.runtime.fast_forward.sources.late_values import OpaqueNumbers
 from terra.runtime.fast_forward.sources.opaque_calls import Result

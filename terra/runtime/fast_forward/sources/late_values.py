@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from terra.location import current_step
-from terra.runtime.execution.open_arrays import stand_in
+from terra.runtime.execution.arguments.open_arrays import stand_in
 from terra.runtime.fast_forward.sources.opaque_calls import Result
 from terra.runtime.tensors.tensor import is_unread, noted
 from terra.tf import private_names as tfi

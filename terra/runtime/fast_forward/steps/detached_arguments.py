@@ -5,7 +5,7 @@ from operator import is_
 import numpy as np
 
 from terra.runtime.execution.graph_runner import Flight
-from terra.runtime.execution.open_arrays import made_of
+from terra.runtime.execution.arguments.open_arrays import made_of
 from terra.runtime.fast_forward.steps.early_effects import Refused
 from terra.runtime.fast_forward.steps.running import Ran
 from terra.runtime.tensors.comparing import OTHER, SCALARS, attached

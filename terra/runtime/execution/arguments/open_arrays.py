@@ -44,7 +44,7 @@ class OpenUse:
 
 
 class UsesOfArrays:
-    """What is known of the arrays among the arguments of one function."""
+    """Keeps what is known of the arrays among the arguments of one function."""
 
     def __init__(self) -> None:
         self._known = {}  # types and ranks of the arrays -> their shapes, each a PartialShape if some of its sizes have varied

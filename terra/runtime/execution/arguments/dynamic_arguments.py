@@ -11,7 +11,7 @@ import logging
 from operator import is_
 
 from terra.location import identity
-from terra.runtime.execution.open_arrays import UsesOfArrays, arrays_of
+from terra.runtime.execution.arguments.open_arrays import UsesOfArrays, arrays_of
 from terra.runtime.tensors.comparing import attached
 from terra.runtime.tensors.open_shapes import OPENS, PartialShape, shape_given_by
 from terra.runtime.tensors.tensor import EagerTensor, TerraTensor
