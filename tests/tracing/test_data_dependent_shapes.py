@@ -121,3 +121,45 @@ def test_what_a_kernel_keeps_for_its_gradient(training, dtype):
     assert seen[0] == seen[1]
     stats = step.stats()
     assert stats.coexecuted_steps >= 10 and stats.fetches == 0, stats
+
+
+# -- sizes that Python looks at --------------------------------------------------------------------------------------------------
+
+def _found(x):
+    """As many rows as there are different numbers in the first column."""
+    kinds = tf.unique(tf.cast(x[:, 0], tf.int32))[1]
+    return tf.math.unsorted_segment_sum(x, kinds, tf.reduce_max(kinds) + 1)
+
+
+LOOKED_AT = {
+    "rows": lambda w, x: tf.stack([tf.reduce_sum(row * w) for row in _found(x)]),
+    "length": lambda w, x: _found(x) * w / len(_found(x)),
+    "size": lambda w, x: _found(x) * w * (2.0 if _found(x).shape[0] > 2 else 3.0),
+    "shape twice": lambda w, x: (lambda found: found * w * found.shape[0] + len(found.shape.as_list()) * found.shape[0])(_found(x)),
+    "kept": lambda w, x: _found(x) * w * sum(_found(x).shape),
+    "value and shape": lambda w, x: (lambda found: found * w * float(found[0, 1]) * found.shape[0])(_found(x)),
+}
+
+
+@pytest.mark.parametrize("name", LOOKED_AT)
+def test_a_size_that_is_looked_at_is_a_condition(name):
+    """A step is skipped where the size is the same as before, and its code runs where it is not."""
+    def make():
+        w, seen = tf.Variable(tf.ones(4)), []
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(LOOKED_AT[name](w, x) ** 2)
+            w.assign_sub(tf.clip_by_value(1e-3 * tape.gradient(loss, w), -0.1, 0.1))
+            seen.append(loss)
+            return loss
+
+        return step, lambda: [w, seen]
+
+    def given(k):
+        drawn = np.random.RandomState(k)
+        kinds = np.arange(9) % (3 if k < 25 else 2 + k % 3)
+        return (tf.constant(np.concatenate([kinds[:, None], drawn.randn(9, 3)], 1).astype("float32")),)
+
+    stats = harness.differ(make, given, 40)
+    assert stats.coexecuted_steps >= 25 and stats.whole_steps >= (12 if name != "value and shape" else 0), stats

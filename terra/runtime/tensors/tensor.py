@@ -109,6 +109,9 @@ class TerraTensor(tfi.EagerTensorBase):
 
     def _read_shape(self):
         shape = self._eager()._shape_tuple()
+        reads = getattr(self._owner, "shape_reads", None)
+        if reads is not None:
+            reads[self._key] = reads.get(self._key, 0) + 1
         if self._owner is None:  # not within its step: what follows from it must not be known more exactly because Python has asked
             self._shp = shape
         return shape

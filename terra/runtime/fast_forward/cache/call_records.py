@@ -9,8 +9,8 @@ import collections
 
 from terra.frameworks.keras import call_context
 from terra.runtime.execution.slicing import Assign
+from terra.runtime.fast_forward.cache.conditions import is_expected
 from terra.runtime.fast_forward.guards import added_losses
-from terra.runtime.generation.speculated_branches import Within
 from terra.runtime.tapes.backward import TapeRecord
 from terra.runtime.tensors.comparing import SCALARS, ById, Unskippable, logits_of, mask_of, scalar
 from terra.runtime.tensors.tensor import TerraTensor
@@ -18,7 +18,7 @@ from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
 from terra.tf import private_names as tfi
 from terra.tf import opschema
-from terra.tf.constants import const_key, is_small_constant, known_to_host, value_key
+from terra.tf.constants import const_key, is_small_constant, known_to_host
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM, BOOL_ENUM = tfi.types_pb2.DT_RESOURCE, tfi.types_pb2.DT_BOOL
@@ -37,13 +37,6 @@ def lacks(runner, x, name):
         return False
     note_mask(runner, x)
     return name not in vars(x)
-
-
-def is_expected(expected, value):
-    """Returns whether a value that was read is what a record has for it."""
-    if type(expected) is Within:
-        return expected.low <= float(value) <= expected.high
-    return expected is None or value_key(value) == expected
 
 
 class CallContext:

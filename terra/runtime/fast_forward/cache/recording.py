@@ -17,8 +17,9 @@ from terra.tf.private import composites
 from terra.tf import opschema, private_names as tfi
 from terra.tf.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant, known_to_host
 from terra.tf.random_state import leads_here, random_state
+from terra.runtime.fast_forward.cache.conditions import HasShape, condition_of
 from terra.runtime.fast_forward.cache.call_records import (
-    BOOL_ENUM, RESOURCE_ENUM, RESULT, StepArgument, WithAttributes, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, CallRecord, Seeds)
+    RESOURCE_ENUM, RESULT, StepArgument, WithAttributes, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, CallRecord, Seeds)
 from terra.runtime.execution.slicing import Assign
 from terra.runtime.fast_forward.sources.late_values import NO_DYNAMIC_VALUES
 from terra.runtime.tensors.tensor import TerraTensor, is_unread
@@ -151,12 +152,10 @@ class Recording:
         again = collections.Counter(runner.read_twice[self.read_twice:])
         for key, node in self.read.items():
             identity = self.deferred.bounds.get(key)
-            if node.op_type == FETCH and self.deferred.times(key) != again[key] + 1:
-                value = runner.received[node]
-                enum, shape = value._datatype_enum(), value._shape_tuple()
-                if not (enum == BOOL_ENUM and is_small_constant(enum, shape)) and not (enum in opschema.HOST_KNOWN_ENUMS and shape == ()):
-                    raise Unskippable("reads numbers, which are seldom the same for long")
-                identity = const_key(value, enum, shape)
+            if node.op_type == FETCH and self.deferred.times(key) != again[key] + 1 - runner.shape_reads.get(key, 0):
+                identity = condition_of(runner.received[node])
+            elif node.op_type == FETCH and key in runner.shape_reads:
+                identity = HasShape(runner.received[node]._shape_tuple())
             fetches[node] = identity
         return fetches
 

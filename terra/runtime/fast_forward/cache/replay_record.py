@@ -16,8 +16,9 @@ from terra.tf.private import composites
 from terra.tf.random_state import random_state
 from terra.tf import private_names as tfi
 from terra.tf import opschema
+from terra.runtime.fast_forward.cache.conditions import is_expected
 from terra.runtime.fast_forward.cache.call_records import (
-    FELL_BACK, MISSED, RESULT, StepArgument, WithAttributes, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, Seeds, is_expected,
+    FELL_BACK, MISSED, RESULT, StepArgument, WithAttributes, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, Seeds,
 )
 from terra.runtime.execution.placeholders import launched
 from terra.runtime.tensors.tensor import TerraTensor

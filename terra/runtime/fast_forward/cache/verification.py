@@ -21,7 +21,8 @@ from terra.runtime.execution.graph_runner import has_done
 from terra.runtime.execution.slicing import Assign
 from terra.runtime.fallback.replay import snapshot
 from terra.runtime.fast_forward.cache.recording import Recording
-from terra.runtime.fast_forward.cache.call_records import StepArgument, WithAttributes, CallContext, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, Seeds, is_expected
+from terra.runtime.fast_forward.cache.conditions import is_expected
+from terra.runtime.fast_forward.cache.call_records import StepArgument, WithAttributes, CallContext, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, Seeds
 from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Held, OfKind
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch
 from terra.runtime.tapes.backward import TapeRecord
