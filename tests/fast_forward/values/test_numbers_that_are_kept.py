@@ -100,7 +100,17 @@ class FromAnother(Trainer):
         return self.mean
 
 
-PURE = [RunningMean, OfALocal, Best, InPlace, Counts, OfTwo, InADict, FromAnother]
+class Perplexity(Trainer):
+    """Calculations that raise an error for some numbers."""
+
+    def step(self, x):
+        total = self.learn(x)
+        self.kept.append((math.exp(float(total)), 1 / float(total), float(total) ** 0.5))
+        self.mean = math.log(float(total)) + math.tanh(float(total)) - float(total) ** 2
+        return f"{math.exp(float(total)):.3f}"
+
+
+PURE = [Perplexity, RunningMean, OfALocal, Best, InPlace, Counts, OfTwo, InADict, FromAnother]
 
 
 def nothing(trainer):
@@ -123,6 +133,18 @@ def not_a_number(trainer):
     trainer.mean, trainer.best = math.nan, -0.0
 
 
+def zero(trainer):
+    trainer.weight.assign(0.0)
+
+
+def negative(trainer):
+    trainer.weight.assign(-2.0)
+
+
+def large(trainer):
+    trainer.weight.assign(1e3)
+
+
 def run(kind, change, wrap, n=N):
     trainer, seen = kind(), []
     step = wrap(trainer.step)
@@ -132,13 +154,13 @@ def run(kind, change, wrap, n=N):
         try:
             given = step(X[k % 5])
             seen.append(repr(given.numpy() if tf.is_tensor(given) else given))
-        except TypeError as error:
-            seen.append(f"{error}")
+        except (TypeError, ValueError, ArithmeticError) as error:
+            seen.append(f"{type(error).__name__}: {error}")
         seen.append(trainer.left() if k > 12 and k % 4 == 0 else "")  # (in between, steps may be in flight)
     return seen + [trainer.left()], step
 
 
-@pytest.mark.parametrize("change", [nothing, another_number, no_number, an_integer, not_a_number])
+@pytest.mark.parametrize("change", [nothing, another_number, no_number, an_integer, not_a_number, zero, negative, large])
 @pytest.mark.parametrize("kind", PURE)
 def test_equals_eager(kind, change):
     eager, _ = run(kind, change, lambda f: f)
@@ -219,6 +241,7 @@ EXPRESSIONS = st.recursive(
     lambda inner: st.one_of(
         st.tuples(inner, st.sampled_from(["+", "-", "*"]), inner).map(lambda x: f"({x[0]} {x[1]} {x[2]})"), inner.map(lambda x: f"({x} / 3)"), inner.map(lambda x: f"-{x}"),
         st.lists(inner, min_size=2, max_size=3).map(lambda x: f"min({', '.join(x)})"), st.lists(inner, min_size=2, max_size=3).map(lambda x: f"max({', '.join(x)})"),
+        st.tuples(st.sampled_from(["math.exp({})", "1 / {}", "math.sqrt(abs({}))", "{} ** 2", "{} ** 0.5", "math.log({})"]), inner).map(lambda x: f"({x[0].format(x[1])})"),
         inner.map(lambda x: f"abs({x})"), inner.map(lambda x: f"round({x}, 2)"), inner.map(lambda x: f"float({x})")),
     max_leaves=5)
 STATEMENTS = st.one_of(

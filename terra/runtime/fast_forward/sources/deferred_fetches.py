@@ -137,6 +137,20 @@ class DeferredFetches:
         self.bounds[key] = found.meets(self.bounds.get(key, found))
         return answer
 
+    def calculates_within(self, function, parts):
+        """Returns whether Python calculates this of a number that was read and not looked at, and raises no error as long as that is within some bounds: these are noted then."""
+        place = int(function is operator.truediv)  # of the operand on which that depends
+        known = self.held.get(id(parts[place])) if place < len(parts) else None
+        if known is None or not all(type(x) in (int, float, bool) for k, x in enumerate(parts) if k != place) or not isinstance(known[0], float if function in _OPERATORS else (float, np.floating)) \
+                or known[2] not in (float, _numpy) or (function is operator.pow and (self.knows(parts[1]) or id(parts[1]) in self._numbers)):
+            return False
+        value, key = float(known[0]), known[1]
+        found = _domain(function, parts, value)
+        if found is None or not found.low <= value <= found.high:
+            return False
+        self.bounds[key] = found.meets(self.bounds.get(key, found))
+        return True
+
     def part_for(self, x):
         """Returns what a number, or an array of a known shape, that was not looked at is in a calculation; None if it was."""
         return FetchSource(x) if id(x) in self.calculated or (id(x) in self.held and id(x) not in self._open) else None
@@ -185,6 +199,13 @@ _FINITE, _ORDERED = Within(-_LARGEST, _LARGEST), Within(-math.inf, math.inf)
 _MIRRORED = {operator.lt: operator.gt, operator.le: operator.ge, operator.gt: operator.lt, operator.ge: operator.le}
 _OF_ONE = {
     **{f: (False, _ORDERED) for f in (math.isnan, np.isnan)}, **{f: (True, _FINITE) for f in (math.isfinite, np.isfinite)}, **{f: (False, _FINITE) for f in (math.isinf, np.isinf)}}
+_OPERATORS = frozenset([operator.truediv, operator.pow])  # of which NumPy's numbers have their own, that warn
+_SMALLEST = 5e-324
+_DOMAINS = {
+    **dict.fromkeys((math.exp, math.expm1), Within(-math.inf, 709.0)), **dict.fromkeys((math.log, math.log2, math.log10), Within(_SMALLEST, math.inf)),
+    math.log1p: Within(math.nextafter(-1.0, 0.0), math.inf), math.sqrt: Within(0.0, math.inf), **dict.fromkeys((math.sin, math.cos, math.tan), _FINITE),
+    **dict.fromkeys((math.tanh, math.atan, math.fabs, math.erf, math.erfc), _ORDERED)}
+_MOST_POWER, _MOST_BASE = 8, 1e38
 _KEEPS_PRECISION = int(np.__version__.partition(".")[0]) >= 2  # whether a Python number becomes one of the type of NumPy's number that it is compared with
 
 
@@ -209,6 +230,16 @@ def _bounds(function, place, parts, value, answer):
     else:  # at least, or less than
         above, at = function is operator.ge, math.nextafter(limit, -math.inf)
     return Within(math.nextafter(at, math.inf), math.inf) if bool(answer) is above else Within(-math.inf, at)
+
+
+def _domain(function, parts, value):
+    """The bounds of numbers like this one, for which such a calculation raises no error and gives a number of the same kind; None if they are not known."""
+    if function is operator.truediv:
+        return Within(_SMALLEST, math.inf) if value > 0 else Within(-math.inf, -_SMALLEST)
+    if function is operator.pow:
+        power = parts[1]
+        return Within(-_MOST_BASE if power == int(power) else 0.0, _MOST_BASE) if 0 < power <= _MOST_POWER else None
+    return _DOMAINS.get(function) if len(parts) == 1 else None
 
 
 def _numpy(tensor):

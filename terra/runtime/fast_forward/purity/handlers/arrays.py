@@ -59,7 +59,7 @@ class Arrays(Handler):
         """This was calculated of what was read, and not looked at so far."""
         kind, line = type(value), None
         if kind is float:
-            if not never_raises_for_floats(calculation.function, args, calculation.args):
+            if not never_raises_for_floats(calculation.function, args, calculation.args) and not self.run.deferred.calculates_within(calculation.function, args):
                 return None
             if any(value is x for x in args):  # as min gives one
                 given, value = value, value * 1.0
