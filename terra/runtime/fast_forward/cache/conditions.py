@@ -10,7 +10,7 @@ from terra.tf.constants import const_key, is_small_constant, value_key
 
 
 class HasShape(NamedTuple):
-    """A value that was read for its shape: only that matters."""
+    """A value, no scalar, that was read for its shape: only that matters."""
 
     sizes: tuple
 
@@ -21,6 +21,12 @@ def condition_of(value: Any) -> tuple:
     if not (enum == tfi.types_pb2.DT_BOOL and is_small_constant(enum, shape)) and not (enum in opschema.HOST_KNOWN_ENUMS and shape == ()):
         raise Unskippable("reads numbers, which are seldom the same for long")
     return const_key(value, enum, shape)
+
+
+def shape_condition_of(value: Any) -> tuple:
+    """Returns the same of a value that was read for its shape. (Of a scalar, the graph with conditions looks at the value.)"""
+    sizes = value._shape_tuple()
+    return HasShape(sizes) if sizes else condition_of(value)
 
 
 def is_expected(expected: Any, value: Any) -> bool:

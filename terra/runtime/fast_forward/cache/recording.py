@@ -17,7 +17,7 @@ from terra.tf.private import composites
 from terra.tf import opschema, private_names as tfi
 from terra.tf.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant, known_to_host
 from terra.tf.random_state import leads_here, random_state
-from terra.runtime.fast_forward.cache.conditions import HasShape, condition_of
+from terra.runtime.fast_forward.cache.conditions import condition_of, shape_condition_of
 from terra.runtime.fast_forward.cache.call_records import (
     RESOURCE_ENUM, RESULT, StepArgument, WithAttributes, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, CallRecord, Seeds)
 from terra.runtime.execution.slicing import Assign
@@ -155,7 +155,7 @@ class Recording:
             if node.op_type == FETCH and self.deferred.times(key) != again[key] + 1 - runner.shape_reads.get(key, 0):
                 identity = condition_of(runner.received[node])
             elif node.op_type == FETCH and key in runner.shape_reads:
-                identity = HasShape(runner.received[node]._shape_tuple())
+                identity = shape_condition_of(runner.received[node])
             fetches[node] = identity
         return fetches
 

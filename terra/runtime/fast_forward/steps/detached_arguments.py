@@ -52,7 +52,7 @@ class GivenArguments:
                 raise Refused
             if index == len(self._tensors):
                 self._tensors.append(x)
-                if shape == () and enum in opschema.HOST_KNOWN_ENUMS:  # Python may branch on it
+                if shape == () and enum in opschema.HOST_KNOWN_ENUMS and index not in step.partial_values:  # Python may branch on it
                     self.by_value.append((False, index, const_key(real(x), enum, shape)))
             return _TENSOR, index, (enum, step.partial_shapes.get(index, shape), marked)
         if kind is np.ndarray and (shape := next((step.partial_shapes.get(k) for k, use in step.open_uses.items() if use.array is x), None)) is not None:
