@@ -121,10 +121,12 @@ class Channels:
 
     def read_again(self, tensor):
         self.read_twice.append(tensor._key)
+        self.reads[tensor._key] = self.reads.get(tensor._key, 0) + 1
 
     def materialise(self, tensor):
         """Python reads the value of a placeholder: fetch it from the running graph."""
         step = self.step
+        self.reads[tensor._key] = self.reads.get(tensor._key, 0) + 1
         with Visit(step):  # worker threads of the step may read, too
             if tensor._value is not None:
                 return tensor._value

@@ -65,7 +65,7 @@ class PythonRunner(Channels, Completion, KnowsSizes):
         self.unconverted = None
         self.outside_events = 0  # imperative-only operations: a jump could not repeat them
         self.received = {}  # node -> the value that it has fetched
-        self.read_twice, self.shape_reads = [], {}  # keys of values that were read after they had been fetched; how often those of each were read for their shapes only
+        self.read_twice, self.reads, self.shape_reads, self.jumped_reads = [], {}, {}, {}  # see `fast_forward.cache.conditions`; the first: keys of values that were read after they had been fetched
         self.deferred_fetches = {}  # what is `held`, see `DeferredFetches`, of the numbers that the framework has read
         self.recorded_within = False  # whether a call is being recorded for the first time, of which those that it makes are part
         self.attempted = set()  # the user's functions whose calls are being observed or jumped over

@@ -167,6 +167,11 @@ class Step:
         """Returns whether a tensor is to be taken for another one in each step, though Python holds it."""
         return id(x) in self.data
 
+    def may_be_read(self, x):
+        """Returns whether the framework's code may look at the value of a tensor in a call that is recorded: not at one that is another one in each step, unless the call's signature tells it."""
+        key = id(x)
+        return key not in self.data and (key not in self.args or (x._rank() == 0 and x._datatype_enum() in opschema.HOST_KNOWN_ENUMS))
+
     def is_lasting_handle(self, x):
         """Returns whether a tensor is the handle of a variable or table that the step has not made."""
         return _is_handle(x) and not self.is_data(x)

@@ -326,7 +326,7 @@ def _record(runner, place, cache, call):
         if guard.reads is None:
             guard = None
     elif guard is not None:
-        result, why, warned = call_watch.watch(lambda: _enter_first(runner, place, call.make) if cache is None else enter(runner, call.make), guard.containers)
+        result, why, warned = call_watch.watch(lambda: _enter_first(runner, place, call.make) if cache is None else enter(runner, call.make), guard.containers, runner.step.may_be_read)
         if why is not None:
             guard = None
         elif warned:

@@ -56,16 +56,17 @@ def writes(function):
     return function in _OPENING or function.__name__ in _WRITING
 
 
-def watch(call, covered, may_read=True):
+def watch(call, covered, may_read=None):
     """Make `call`, which should run nothing of the user's: (its result, why it cannot be skipped or None, whether it has warned).
 
-    covered: a Snapshot of the containers that it may read. may_read: whether it may look at the values of tensors.
+    covered: a Snapshot of the containers that it may read. may_read: whether it may look at the value of this tensor; None: of none.
 
     What the guards' walk does not see (a method that was put into a class of the framework's, a function held in some closure) is seen here.
     """
     seen, warned, wanted, read = [], [], [], []
-    result = look_out(call, lambda frame: seen.append(frame.f_code), warned.append, lambda frame, function: ours.is_ours(frame) or read.append(function.__name__), covered=covered, wanted=wanted,
-                      builtins=frozenset() if may_read else {READS})  # (a frame, or a bound method, would keep what the code works with)
+    result = look_out(
+        call, lambda frame: seen.append(frame.f_code), warned.append, lambda frame, function: (may_read is not None and may_read(function.__self__)) or ours.is_ours(frame) or read.append(function.__name__),
+        covered=covered, wanted=wanted, builtins={READS})  # (a frame, or a bound method, would keep what the code works with)
     why = "runs functions of the user's that were not looked for" if seen else ASKS_FOR.format(", ".join(wanted)) if wanted else "looks at the values of tensors" if read else None
     return result, why, bool(warned)
 

@@ -15,18 +15,25 @@ class HasShape(NamedTuple):
     sizes: tuple
 
 
-def condition_of(value: Any) -> tuple:
-    """Returns what identifies a value that was looked at. Raises Unskippable if it will hardly be the same again."""
+def condition_of_read(runner: Any, node: Any, key: Any, n_deferred: int) -> tuple:
+    """Returns what identifies the value, of this key, that was read at `node` and looked at; Raises Unskippable if it will hardly be the same again. `n_deferred`: how many reads of it do not matter.
+
+    The runner counts all reads of each value that Python has made, and those for its shape. Where a record was replayed in place of that, it says which that record had compared.
+    """
+    value, in_jump = runner.received[node], runner.jumped_reads.get(node)
     enum, shape = value._datatype_enum(), value._shape_tuple()
+    n_of_shape = runner.shape_reads.get(key, 0)
+    if shape and in_jump is not False and (in_jump or n_of_shape) and n_of_shape + n_deferred == runner.reads.get(key, 0):  # (of a scalar, the graph with conditions looks at the value)
+        return HasShape(shape)
     if not (enum == tfi.types_pb2.DT_BOOL and is_small_constant(enum, shape)) and not (enum in opschema.HOST_KNOWN_ENUMS and shape == ()):
         raise Unskippable("reads numbers, which are seldom the same for long")
     return const_key(value, enum, shape)
 
 
-def shape_condition_of(value: Any) -> tuple:
-    """Returns the same of a value that was read for its shape. (Of a scalar, the graph with conditions looks at the value.)"""
-    sizes = value._shape_tuple()
-    return HasShape(sizes) if sizes else condition_of(value)
+def note_jump(runner: Any, node: Any, expected: Any) -> None:
+    """A record was replayed that compares the value which is read at `node`."""
+    if expected is not None:
+        runner.jumped_reads[node] = type(expected) is HasShape
 
 
 def is_expected(expected: Any, value: Any) -> bool:

@@ -17,7 +17,7 @@ from terra.tf.private import composites
 from terra.tf import opschema, private_names as tfi
 from terra.tf.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant, known_to_host
 from terra.tf.random_state import leads_here, random_state
-from terra.runtime.fast_forward.cache.conditions import condition_of, shape_condition_of
+from terra.runtime.fast_forward.cache.conditions import condition_of_read
 from terra.runtime.fast_forward.cache.call_records import (
     RESOURCE_ENUM, RESULT, StepArgument, WithAttributes, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, CallRecord, Seeds)
 from terra.runtime.execution.slicing import Assign
@@ -152,10 +152,8 @@ class Recording:
         again = collections.Counter(runner.read_twice[self.read_twice:])
         for key, node in self.read.items():
             identity = self.deferred.bounds.get(key)
-            if node.op_type == FETCH and self.deferred.times(key) != again[key] + 1 - runner.shape_reads.get(key, 0):
-                identity = condition_of(runner.received[node])
-            elif node.op_type == FETCH and key in runner.shape_reads:
-                identity = shape_condition_of(runner.received[node])
+            if node.op_type == FETCH and self.deferred.times(key) != again[key] + 1:
+                identity = condition_of_read(runner, node, key, self.deferred.times(key))
             fetches[node] = identity
         return fetches
 

@@ -16,7 +16,7 @@ from terra.tf.private import composites
 from terra.tf.random_state import random_state
 from terra.tf import private_names as tfi
 from terra.tf import opschema
-from terra.runtime.fast_forward.cache.conditions import is_expected
+from terra.runtime.fast_forward.cache.conditions import is_expected, note_jump
 from terra.runtime.fast_forward.cache.call_records import (
     FELL_BACK, MISSED, RESULT, StepArgument, WithAttributes, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, Seeds,
 )
@@ -194,6 +194,7 @@ def _read(runner, record, inputs, variants, calls):
             return None, FELL_BACK, None, None
         k += 1
         values.append(value)
+        note_jump(runner, node, expected)
         if not is_expected(expected, value):
             runner.go_back(before, record.feeds[:feeds])
             _put_back(record, step, seeds, entries)

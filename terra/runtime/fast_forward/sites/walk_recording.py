@@ -93,7 +93,7 @@ def _record(runner, walking, function, args, kwargs, call):
     except Unskippable:
         return entered.make(runner.step, walking, call), None
     walking.give_containers(args, kwargs)
-    result, why, warned = call_watch.watch(lambda: entered.make(runner.step, walking, call), guard.containers, may_read=False)
+    result, why, warned = call_watch.watch(lambda: entered.make(runner.step, walking, call), guard.containers)
     if warned:
         call_watch.note_filters(guard.containers.add)
     walk = walking.conclude(result) if why is None else None
