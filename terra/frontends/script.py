@@ -28,7 +28,9 @@ _LOOKS = 2  # calls of a helper that are looked at before any is a step
 _FEWEST, _MOST = 12, 2000  # tensors that a helper makes in a call, for that to be a step
 _LONGEST = 0.1  # seconds that it takes: what takes longer is the program's loop
 
-_calls = [0]  # of functions that are steps
+_calls = [0]  # of functions that are steps, and have a tape
+_helped = [0]  # of helpers that are
+_MOST_HELPED = 4  # of these that a step may call: what calls more is a loop that trains or evaluates
 _seen = {}  # code of a function -> what its first call told: whether it may be a step
 
 
@@ -55,13 +57,13 @@ def step(blocks):
                 if seen and seen[0]:
                     _calls[0] += 1
                     return steps(*args, **kwargs)
-                before = gradient_tape.begun() + _calls[0]
+                before, helped = gradient_tape.begun() + _calls[0], _helped[0]
                 result = form(*args, **kwargs)
             except BaseException as error:
                 tracebacks.clean(error)
                 raise
             if not seen:
-                seen.append(gradient_tape.begun() + _calls[0] - before <= blocks)
+                seen.append(gradient_tape.begun() + _calls[0] - before <= blocks and _helped[0] - helped <= _MOST_HELPED)
             return result
 
         if is_outlined(function.__name__):
@@ -118,11 +120,11 @@ def _helper(function, lasting):
         try:
             if len(seen) == _LOOKS:
                 if lasting is None:
-                    _calls[0] += 1
+                    _helped[0] += 1
                     return forms.steps(*args, **kwargs)
                 if not args or not _may_last(args[0]) or not lasting.begin(args[0]):
                     return function(*args, **kwargs)
-                _calls[0] += 1
+                _helped[0] += 1
                 return forms.steps.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
             before, tensors, start = _steps_begun(), tfi.next_tensor_id(), time.perf_counter()
             result = function(*args, **kwargs)
@@ -131,7 +133,7 @@ def _helper(function, lasting):
             raise
         is_short = not seen or time.perf_counter() - start < _LONGEST  # the first call may well be what loads kernels
         is_one = is_short and _steps_begun() == before and _FEWEST <= tfi.next_tensor_id() - tensors <= _MOST
-        _calls[0] += is_one  # so that what calls it is none
+        _helped[0] += is_one  # so that a helper which calls it is none
         (seen if is_one else left_out).append(True)
         return result
 
@@ -146,7 +148,7 @@ def _may_last(instance):
 
 
 def _steps_begun():
-    return gradient_tape.begun() + outside_calls.made() + _calls[0]
+    return gradient_tape.begun() + outside_calls.made() + _calls[0] + _helped[0]
 
 
 def steps_of(function):

@@ -144,6 +144,32 @@ for k in range(30):
     print(float(step(x)), v.numpy(), graph(x).numpy(), clipped(x).numpy())
 print([x.numpy().tolist() for x in numbers])
 '''
+STEPS["called_before_and_behind_a_tape", "learn"] = TRAINING + '''
+def aim(model, x):
+    y = model(x)
+    for _ in range(6):
+        y = tf.tanh(y) + tf.reduce_mean(y)
+    return y
+
+def follow(target, source):
+    for a, b in zip(target.trainable_variables, source.trainable_variables):
+        a.assign(0.9 * a + 0.1 * b + 0.0 * tf.reduce_mean(b))
+
+def learn(model, target, x):
+    goal = aim(target, x)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x) - goal) ** 2)
+    for v, g in zip(model.trainable_variables, tape.gradient(loss, model.trainable_variables)):
+        v.assign_sub(0.1 * g)
+    follow(target, model)
+    return loss
+
+model, target = net(), net()
+follow(target, model)
+for k in range(30):
+    print(float(learn(model, target, rows(k))))
+print(sums(target))
+'''
 OTHERS["too_few_operations", "small"] = TRAINING + '''
 def small(x):
     return tf.reduce_mean(tf.square(x))
