@@ -336,3 +336,17 @@ def test_calls_are_recorded_anew_once_steps_have_taken_as_long(recording, n):
     assert sum(recording) + (steps + 1) * 1e-5 >= n * spent - 1e-5
     ours.note_graph()
     assert ours.may_record_anew(n)  # nothing was recorded for this one
+
+
+@given(operations=st.integers(1, 50_000), seconds=times, more=st.integers(1, 50_000))
+@settings(max_examples=100, deadline=None)
+def test_how_long_a_graph_takes_is_learned_from_the_last_one(operations, seconds, more):
+    """No graph is built that will take longer than the run has, if it takes as long as the last one for each operation; graphs of few operations that were built quickly may be."""
+    ours = account.Account()
+    ours.note(10.0)
+    ours.note_built(operations, seconds)
+    will_take = seconds * more / operations
+    if seconds + will_take > 10.0 and seconds + will_take > account.GRACE:
+        assert not ours.may_build(more)
+    if seconds + max(account.will_take(more), will_take * max(1.0, more / operations)) <= account.GRACE:
+        assert ours.may_build(more)

@@ -1,7 +1,7 @@
 """The account of one step function: the time that its steps took, beside that of eager execution. Tracing, and graphs, are paid out of it.
 
 At each moment a run may have taken `GRACE` seconds, the time of `LEARNING` steps, and a tenth more than eager execution. Where the next traced step would go beyond that,
-steps run imperatively until it does not; savings of co-executed steps give credit. A graph that takes long to build waits until the run has taken as long.
+steps run imperatively until it does not; savings of co-executed steps give credit. A graph that takes long to build waits until the run has taken as long, and is not too far behind.
 
 What is skipped is recorded anew for each graph. So a graph that knows one more path takes the place of another one when steps on paths that this one does not know have taken as long as
 recording has: whoever hires until that has cost as much as buying never pays more than twice what was needed (ski rental).
@@ -16,7 +16,14 @@ SHARE = 0.1  # of what eager execution takes, that may be spent besides
 TRACED = 2  # steps that are traced before there is a graph
 FIRST = 2  # steps that make variables and kernels, in any way to run: they do not count
 SAMPLES = 15  # times of imperative steps that are kept
-SECONDS_PER_OPERATION = 1.3e-3  # that a graph takes to build: two cores, 7,500 operations; only the order of magnitude matters
+SECONDS_PER_OPERATION = 3e-4  # that a small graph takes to build: two cores; only the order of magnitude matters
+TWICE_AS_LONG = 2500  # operations in a graph from which on each takes twice as long, and so on: 1,300 took 0.2 s, 7,500 took 10 s, 20,000 a minute
+FAR = 2  # times as far behind as it may be, that a graph may take a run at the most
+
+
+def will_take(operations):
+    """Returns how many seconds it takes to build a graph of so many operations, as a rule."""
+    return operations * SECONDS_PER_OPERATION * (1 + operations / TWICE_AS_LONG)
 
 
 class Account:
@@ -27,6 +34,7 @@ class Account:
         self.elapsed = 0.0  # what they took
         self.traced = 0.0  # what those took that were traced, or ran while a graph was built
         self.building = 0.0  # what building graphs took, in the helper thread
+        self._built = None  # (operations, seconds) of the last one
         self._run = 0.0  # what all steps took
         self._left = FIRST
         self._last_traced = 0.0
@@ -108,10 +116,20 @@ class Account:
         eager = self._at_most if self.eager is None else self.eager
         return eager is None or self._behind(eager) <= self._allowed(eager)
 
+    def note_built(self, operations, seconds):
+        """A graph of so many operations was built, or a form of it, which took so long."""
+        self.building += seconds
+        if self._built is None or operations != self._built[0]:
+            self._built = operations, seconds
+
     def may_build(self, operations):
-        """Returns whether a graph of so many operations may be built now."""
-        needed = self.building + operations * SECONDS_PER_OPERATION
-        return needed <= GRACE or needed <= self._run
+        """Returns whether a graph of so many operations may be built now, as far as the last one tells how long that takes: twice as many paths part in more than twice as many places."""
+        seconds = will_take(operations)
+        if self._built is not None:
+            times = operations / max(self._built[0], 1)
+            seconds = max(seconds, self._built[1] * times * max(times, 1.0))
+        needed = self.building + seconds
+        return needed <= GRACE or (needed <= self._run and (self.eager is None or self.regret + seconds <= FAR * self.allowed))
 
     def to_begin_anew(self, building):
         """Returns how long it takes to trace a function anew, as far as the last time tells; `building`: how long its graph does."""

@@ -130,7 +130,7 @@ class Generation:
         finally:
             end = time.perf_counter()
             function.note_generated(made, end - start)
-            function.policy.account.building += end - start
+            function.policy.account.note_built(len(function.store.graph), end - start)
             if recorder is not None:
                 recorder.add(spans.BUILDER, function.counts.name, start, end, {"operations": len(function.store.graph)}, mark)
         before = function.program
