@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import terra
 from terra import errors, options
-from terra.runtime.execution import dynamic_arguments
+from terra.runtime.execution.arguments import dynamic_arguments
 from terra.runtime.fallback import policy
 from tests import harness
 from tests.frontends.test_keras_fit import EXACT

@@ -205,7 +205,7 @@ def test_in_a_function_its_own_names_are_arguments_too():
 
 def test_lists_that_grow_are_no_arguments():
     head = "def train(model, data, optimizer, seen, metric):"
-    for use in "print(len(seen))", "seen.append(*y)", "seen[0] = p", "n = seen[-1]", "n = seen.append":
+    for use in "print(len(seen))", "seen.append(*y)", "n = len(seen)", "seen.insert(0, p)":
         after = f"seen.append(loss)\n    {use}\n    metric.update_state(y, p)"
         assert outlined(within(head, LOOP.format(after)))[1][0][0] == ["model", "optimizer", "x", "y"]
     assert outlined(LOOP.format("seen.append(loss)\n    metric.update_state(y, p)"))[1] == [(["x", "y"], [])]  # a global name, which is none
