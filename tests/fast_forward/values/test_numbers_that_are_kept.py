@@ -241,7 +241,7 @@ EXPRESSIONS = st.recursive(
     lambda inner: st.one_of(
         st.tuples(inner, st.sampled_from(["+", "-", "*"]), inner).map(lambda x: f"({x[0]} {x[1]} {x[2]})"), inner.map(lambda x: f"({x} / 3)"), inner.map(lambda x: f"-{x}"),
         st.lists(inner, min_size=2, max_size=3).map(lambda x: f"min({', '.join(x)})"), st.lists(inner, min_size=2, max_size=3).map(lambda x: f"max({', '.join(x)})"),
-        st.tuples(st.sampled_from(["math.exp({})", "1 / {}", "math.sqrt(abs({}))", "{} ** 2", "{} ** 0.5", "math.log({})"]), inner).map(lambda x: f"({x[0].format(x[1])})"),
+        st.tuples(st.sampled_from(["math.exp({})", "1 / {}", "math.sqrt(abs({}))", "{} ** 2.0", "{} ** 0.5", "math.log({})"]), inner).map(lambda x: f"({x[0].format(x[1])})"),
         inner.map(lambda x: f"abs({x})"), inner.map(lambda x: f"round({x}, 2)"), inner.map(lambda x: f"float({x})")),
     max_leaves=5)
 STATEMENTS = st.one_of(
@@ -260,4 +260,5 @@ def test_any_statements(lines):
     kind = type("Any", (Trainer,), {"step": space["step"]})
     eager, _ = run(kind, another_number, lambda f: f)
     found, step = run(kind, another_number, lambda f: terra.coexecute(f, wait_for_graph=True))
-    assert found == eager and step.stats().coexecuted_steps >= 8
+    assert found == eager
+    assert step.stats().coexecuted_steps >= 8 or sum("Error: " in x for x in eager) >= 8  # (a step that raises always is left alone)
