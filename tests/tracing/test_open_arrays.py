@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import harness
-from tests.tracing.test_reduce_retracing import SAME, STEPS, sizes
+from tests.tracing.test_reduce_retracing import SAME, STEPS, sizes, trained
 from tests.variants import examples
 
 
@@ -42,7 +42,7 @@ def compare(make, batches, skipped=0.6, coexecuted=0.6, **options):
     return stats
 
 
-def stepping(forward, K=keras):
+def stepping(forward):
     """A step that trains a variable through `forward(w, ...)`."""
     def make():
         w, seen = tf.Variable(tf.reshape(tf.linspace(-1.0, 1.0, 16), (4, 4))), []
@@ -90,15 +90,7 @@ def test_a_model(K):
     def make():
         K.utils.set_random_seed(0)
         model = K.Sequential([K.layers.Embedding(20, 6), K.layers.Dense(8, "relu"), K.layers.Dense(3)])
-        optimizer, loss_fn = K.optimizers.Adam(0.01), K.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-        def step(x, y):
-            with tf.GradientTape() as tape:
-                loss = loss_fn(y, model(x, training=True))
-            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
-            return loss
-
-        return step, lambda: model.variables
+        return trained(model, K.optimizers.Adam(0.01), K.losses.SparseCategoricalCrossentropy(from_logits=True))
     compare(make, sentences(), skipped=0.6 if K is keras else 0.0)  # tf_keras' losses treat arrays otherwise than tensors
 
 

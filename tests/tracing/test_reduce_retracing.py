@@ -46,7 +46,7 @@ def compare(make, batches, skipped=0, equal=SAME, coexecuted=0.6, **options):
 
 def trained(model, optimizer="sgd", loss=None):
     """A step that trains a Keras model, and what it changes."""
-    optimizer = keras.optimizers.get(optimizer)
+    optimizer = keras.optimizers.get(optimizer) if type(optimizer) is str else optimizer
     loss = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def step(x, y):

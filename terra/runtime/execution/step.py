@@ -199,14 +199,10 @@ class Step:
             self._args_signature = [(t._datatype_enum(), self.partial_shapes.get(k) or t._shape_tuple()) for k, t in enumerate(self.arg_list)]
         return self._args_signature
 
-    def open_arrays(self):
-        """The ids of arrays some of whose sizes are to be unknown."""
-        return {id(use.array) for use in self.open_uses.values()}
-
     def shapes(self):
         """A key for the types and shapes of the step's arguments."""
         if self._shapes is None:
-            are_open = self.open_arrays()
+            are_open = {id(use.array) for use in self.open_uses.values()}
             self._shapes = *self.args_signature(), *[(x.dtype, x.shape if key not in are_open else None) for key, x in self.arrays.items()]
         return self._shapes
 

@@ -41,6 +41,16 @@ def shape_of(sizes):
     return (PartialShape if None in sizes else tuple)(sizes)
 
 
+def common(sizes, known):
+    """The sizes that are as they were `known`, None for those that are not."""
+    return [b if a == b else None for a, b in zip(sizes, known)]
+
+
+def fits(sizes, known):
+    """Returns whether a shape has all sizes that are known of it."""
+    return len(sizes) == len(known) and all([b is None or a == b for a, b in zip(sizes, known)])
+
+
 def is_shape(key):
     """Returns whether it is a shape of known rank."""
     return type(key) is tuple or type(key) is PartialShape

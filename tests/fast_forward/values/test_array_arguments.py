@@ -9,6 +9,7 @@ import terra
 from terra.runtime.tensors.tensor import alias_of, is_unread, tensor_of
 from tests import harness
 from tests.harness import flat
+from tests.tracing.test_reduce_retracing import trained
 
 STEPS = 20
 KINDS = ["float32", "float64", "float16", "int32", "int64", "uint8", "bool"]
@@ -45,13 +46,7 @@ LOSSES = {
 def test_training_step_is_skipped(name):
     def make():
         model, optimizer, loss_fn = model_of(), keras.optimizers.Adam(0.01) if name == "keras object" else keras.optimizers.SGD(0.1), LOSSES[name]
-
-        def step(x, y):
-            with tf.GradientTape() as tape:
-                loss = loss_fn(y, model(x, training=True))
-            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
-            return loss
-        return step, lambda: model.variables
+        return trained(model, optimizer, loss_fn)
     stats = differ(make, lambda i: (batch(i), labels(i)))
     assert stats.whole_steps >= STEPS - 12 and stats.fallbacks == 0, stats
 

@@ -13,7 +13,7 @@ from operator import is_
 from terra.location import identity
 from terra.runtime.execution.arguments.open_arrays import UsesOfArrays, arrays_of
 from terra.runtime.tensors.comparing import attached
-from terra.runtime.tensors.open_shapes import OPENS, PartialShape, shape_given_by
+from terra.runtime.tensors.open_shapes import OPENS, PartialShape, common, fits, shape_given_by
 from terra.runtime.tensors.tensor import EagerTensor, TerraTensor
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
@@ -94,8 +94,8 @@ class DynamicArguments:
                 return turns
         varies = False
         for k, (shape, seen) in enumerate(zip(shapes, known)):
-            if any([b is not None and a != b for a, b in zip(shape, seen)]) and structure[k][0] not in _CLOSED:
-                known[k] = PartialShape([b if a == b else None for a, b in zip(shape, seen)])
+            if not fits(shape, seen) and structure[k][0] not in _CLOSED:
+                known[k] = PartialShape(common(shape, seen))
                 varies = varies or self._of_all or k in step.parts
         step.partial_shapes = {
             k: shape for k, shape in enumerate(known) if type(shape) is PartialShape and (self._of_all or k in step.parts) and attached(vars(tensors[k])) is None}
@@ -117,7 +117,7 @@ class DynamicArguments:
         x = step.arg_list[k]
         now = x.numpy().ravel().tolist() if type(x) is tfi.EagerTensor else [None] * x._shape_tuple()[0]  # (those of an earlier step may not be there yet)
         before = values.get(k, now)
-        values[k] = known = [b if a == b else None for a, b in zip(now, before)]
+        values[k] = known = common(now, before)
         if None in known:
             step.partial_shapes[k], step.partial_values[k] = PartialShape(x._shape_tuple()), known
         return known != before

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from terra.runtime.tensors.open_shapes import PartialShape
+from terra.runtime.tensors.open_shapes import PartialShape, common, fits
 from terra.runtime.tensors.tensor import holds_numbers
 from terra.tf import private_names as tfi
 
@@ -20,24 +20,19 @@ def arrays_of(step: Any) -> list:
     return [x for x in step.arrays.values() if holds_numbers(x)] if step.arrays else []
 
 
-def made_of(array: np.ndarray, dtype: Any) -> Any:
-    """The tensor that TensorFlow makes of an array, of this type (None: of its own)."""
-    return tfi.eager_constant(array, dtype)
-
-
 class OpenUse:
     """One use of an array: `tensor` is the graph's argument, `stand_in` what it is in the step, with some sizes unknown."""
 
-    __slots__ = ("array", "number", "dtype", "tensor", "stand_in", "is_taken")
+    __slots__ = ("array", "dtype", "tensor", "stand_in", "is_taken")
 
-    def __init__(self, array: np.ndarray, number: int, dtype: Any):
-        self.array, self.number, self.dtype = array, number, dtype
-        self.tensor, self.stand_in, self.is_taken = made_of(array, dtype), None, False
+    def __init__(self, array: np.ndarray, dtype: Any):
+        self.array, self.dtype = array, dtype
+        self.tensor, self.stand_in, self.is_taken = tfi.eager_constant(array, dtype), None, False
 
     def take(self) -> Any:
         """Returns the tensor that stands for the array; None if that holds something else by now."""
         array, held = self.array, self.tensor._numpy_internal()
-        if (array if array.dtype == held.dtype else made_of(array, self.dtype)._numpy_internal()).tobytes() != held.tobytes():
+        if (array if array.dtype == held.dtype else tfi.eager_constant(array, self.dtype)._numpy_internal()).tobytes() != held.tobytes():
             return None
         self.is_taken = True
         return self.stand_in
@@ -61,7 +56,7 @@ class UsesOfArrays:
         kinds, made = _kinds(arrays), []
         for number, (array, shape) in enumerate(zip(arrays, self._known[kinds])):
             for dtype in self._uses.setdefault((kinds, number), [None]) if type(shape) is PartialShape else ():
-                use = OpenUse(array, number, dtype)
+                use = OpenUse(array, dtype)
                 step.open_uses[len(step.arg_list)] = use
                 step.args[id(use.tensor)] = len(step.arg_list), use.tensor
                 step.arg_list.append(use.tensor)
@@ -76,8 +71,8 @@ class UsesOfArrays:
             self._known[kinds] = [x.shape for x in arrays]
             return
         for k, (array, seen) in enumerate(zip(arrays, known)):
-            if any([b is not None and a != b for a, b in zip(array.shape, seen)]):
-                known[k] = PartialShape([b if a == b else None for a, b in zip(array.shape, seen)])
+            if not fits(array.shape, seen):
+                known[k] = PartialShape(common(array.shape, seen))
 
     def want(self, arrays: list, array: np.ndarray, dtype: Any) -> None:
         """A step has used an array as this type once more than was known."""

@@ -21,7 +21,7 @@ from terra.tf import opschema
 from terra.tf.constants import const_key, is_small_constant, known_to_host
 
 EagerTensor = tfi.EagerTensor
-RESOURCE_ENUM, BOOL_ENUM = tfi.types_pb2.DT_RESOURCE, tfi.types_pb2.DT_BOOL
+RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 
 
 def note_mask(runner, x):

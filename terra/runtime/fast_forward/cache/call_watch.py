@@ -14,8 +14,6 @@ from terra.runtime.tapes import jacobians
 from terra.transform import convert, policy
 from terra.transform.observing.value_sources import Unobservable
 
-_NOTHING = frozenset()
-_quiet = {}  # (names of attributes that are looked for, whether strangers are) -> ids of the code objects, all of which are in `_libraries`, that are of no interest then
 _libraries = {}  # id of a code object that is no user's -> it, and whether it is a stranger's
 _OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods
 WRITERS = frozenset([*(function.__name__ for function in _OPENING), *_WRITING])  # names of both
@@ -87,27 +85,15 @@ def look_out(call, note, note_warning, note_builtin=None, strangers=True, covere
     asks = Asked(left, is_known) if left else None
     looked_for = builtins | _WARN if asks is None else builtins | _WARN | GIVING
 
-    quiet = _quiet.setdefault((asks.names if asks is not None else None, strangers), set())
-    levels, of_any = getattr(outer, "levels", (_NOTHING,) * (outer is not None)), looked_for | getattr(outer, "of_any", _NOTHING)  # of those around, too
-    is_alone = outer is None or hasattr(outer, "of_any")  # whether no profile function of the program's wants to see all
-
     def profile(frame, event, argument):  # it runs at each call and return of any code: what is common comes first
-        if event == "call":
-            key = id(frame.f_code)
-            if key in quiet and (not levels or all([key in level for level in levels])):
-                return
-        elif is_alone and (argument.__name__ not in of_any if event == "c_call" else event != "return" or not Asked.setting):
-            return
         if outer is not None:
             outer(frame, event, argument)
         if event == "call":
-            known = _libraries.get(key)
+            known = _libraries.get(id(frame.f_code))
             if known is None:
                 meet(frame)
             elif known[1] and strangers:
                 note(frame)
-            elif asks is None or asks.ignores(key):
-                quiet.add(key)
             if asks is not None:
                 asks.called(frame)
         elif event == "c_call":
@@ -115,8 +101,6 @@ def look_out(call, note, note_warning, note_builtin=None, strangers=True, covere
                 called(frame, argument)
         elif asks is not None and asks.setter is not None and event == "return":
             asks.returns(frame)
-
-    profile.levels, profile.of_any = (quiet, *levels), of_any
 
     def meet(frame):
         code = frame.f_code
@@ -140,11 +124,7 @@ def look_out(call, note, note_warning, note_builtin=None, strangers=True, covere
         if asks is not None and name in GIVING:
             asks.given(frame, function)
 
-    try:
-        result, lasted = profilers.watched(call, profile)
-    finally:
-        if asks is not None:
-            asks.ends()
+    result, lasted = profilers.watched(call, profile)
     if asks is not None and asks.found:
         attribute_filter.note_asked(asks.found)
         wanted += sorted(name for _, name in asks.found)

@@ -15,9 +15,9 @@ class HasShape(NamedTuple):
     sizes: tuple
 
 
-def condition_of_read(runner: Any, node: Any, key: Any, n_deferred: int, log: list) -> tuple:
-    """Returns what identifies the value, of this key, that was read at `node` and looked at; Raises Unskippable if it will hardly be the same again. `n_deferred`: how many reads of it do not matter.
-    `log`: what the call has issued. A value that comes from elsewhere may be read again behind the call, where a replay has not read it for Python.
+def condition_of_read(runner: Any, node: Any, key: Any, n_deferred: int, start: int) -> tuple:
+    """Returns what identifies the value, of this key, that was read at `node` and looked at. Raises Unskippable if it will hardly be the same again. `n_deferred`: how many reads of it do not matter.
+    `start`: where in the log the call begins. A value that comes from elsewhere may be read again behind the call, where a replay has not read it for Python.
 
     The runner counts all reads of each value that Python has made, and those for its shape. Where a record was replayed in place of that, it says which that record had compared.
     """
@@ -25,7 +25,7 @@ def condition_of_read(runner: Any, node: Any, key: Any, n_deferred: int, log: li
     enum, shape = value._datatype_enum(), value._shape_tuple()
     n_of_shape = runner.shape_reads.get(key, 0)
     if shape and in_jump is not False and (in_jump or n_of_shape) and n_of_shape + n_deferred == runner.reads.get(key, 0) \
-            and any(key is out for issued, *_ in log for _, _, out in issued.outs):  # (of a scalar, the graph with conditions looks at the value)
+            and any(key is out for issued, *_ in runner.log[start:] for _, _, out in issued.outs):  # (of a scalar, the graph with conditions looks at the value)
         return HasShape(shape)
     if not (enum == tfi.types_pb2.DT_BOOL and is_small_constant(enum, shape)) and not (enum in opschema.HOST_KNOWN_ENUMS and shape == ()):
         raise Unskippable("reads numbers, which are seldom the same for long")

@@ -153,7 +153,7 @@ class Recording:
         for key, node in self.read.items():
             identity = self.deferred.bounds.get(key)
             if node.op_type == FETCH and self.deferred.times(key) != again[key] + 1:
-                identity = condition_of_read(runner, node, key, self.deferred.times(key), runner.log[self.log_length:])
+                identity = condition_of_read(runner, node, key, self.deferred.times(key), self.log_length)
             fetches[node] = identity
         return fetches
 

@@ -25,35 +25,21 @@ _asked_of = {}  # names -> {id of a code object: (it, whether it sets attributes
 class Asked:
     """Finds out which attributes the framework's code asks for: a profile function tells it of calls.
 
-    setting: how many calls set something just now.
     left: {id of an object: the names of attributes that guards leave out}. is_known: told (id of an object, name) of each that is asked for; if it returns
         True, that does not count.
     """
 
-    setting = 0
-
     def __init__(self, left, is_known=None):
         self._left, self._is_known = left, is_known
-        self.names = frozenset().union(*left.values())
-        self._known = _asked_of.setdefault(self.names, {})
+        self._names = frozenset().union(*left.values())
+        self._known = _asked_of.setdefault(self._names, {})
         self.setter = None  # the frame of the framework's that sets an attribute of one of the objects
         self.found = set()  # (id of an object, name)
-
-    def ignores(self, key):
-        """Returns whether the code object of this id is known to ask for nothing, and to set nothing."""
-        known = self._known.get(key)
-        return known is not None and not known[1] and not known[2]
 
     def returns(self, frame):
         """A Python function returns, while something is set."""
         if frame is self.setter:
             self.setter = None
-            Asked.setting -= 1
-
-    def ends(self):
-        """The call is over."""
-        Asked.setting -= self.setter is not None
-        self.setter = None
 
     def called(self, frame):
         """A Python function is called."""
@@ -66,18 +52,17 @@ class Asked:
                 return
             if len(self._known) >= _MOST_CODES:
                 self._known.clear()
-            known = self._known[id(code)] = code, code.co_name == "__setattr__", _asked_in(code, self.names)
+            known = self._known[id(code)] = code, code.co_name == "__setattr__", _asked_in(code, self._names)
         _, sets, asked = known
         if sets and self._owners(frame.f_locals.values()):
             self.setter = frame
-            Asked.setting += 1
             return
         for name in asked:
             owners = _owners_in(code, name)
             if name == _ALL:
                 # (Python's own modules look into classes in this way.)
                 asked_ones = self._left if None in owners and frames.is_frameworks_frame(frame) else self._owners(frame.f_locals.values())
-                self._note(asked_ones, self.names)
+                self._note(asked_ones, self._names)
             else:
                 self._note(self._left if None in owners else self._owners(map(frame.f_locals.get, owners)), (name,))
 
@@ -87,9 +72,9 @@ class Asked:
             return
         values = list(frame.f_locals.values())
         if function is getattr or function is hasattr:
-            self._note(self._left, self.names.intersection(x for x in values if type(x) is str))
+            self._note(self._left, self._names.intersection(x for x in values if type(x) is str))
         else:
-            self._note(self._owners(values), self.names)
+            self._note(self._owners(values), self._names)
 
     def _owners(self, values):
         return [id(x) for x in values if id(x) in self._left]

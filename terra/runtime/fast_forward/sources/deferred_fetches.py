@@ -131,11 +131,14 @@ class DeferredFetches:
         if not isinstance(value, (float, np.floating)) or how not in (float, _numpy):
             return None
         answer = function(*parts)
-        found = _bounds(function, places[0], parts, value, answer)
+        return answer if self._keeps_within(key, value, _bounds(function, places[0], parts, value, answer)) else None
+
+    def _keeps_within(self, key, value, found):
+        """Notes that what was read has to be within bounds that were found, if there are any, and it is."""
         if found is None or not found.low <= float(value) <= found.high:
-            return None
+            return False
         self.bounds[key] = found.meets(self.bounds.get(key, found))
-        return answer
+        return True
 
     def calculates_within(self, function, parts):
         """Returns whether Python calculates this of a number that was read and not looked at, and raises no error as long as that is within some bounds: these are noted then."""
@@ -144,12 +147,7 @@ class DeferredFetches:
         if known is None or not all(type(x) in (int, float, bool) for k, x in enumerate(parts) if k != place) or not isinstance(known[0], float if function in _OPERATORS else (float, np.floating)) \
                 or known[2] not in (float, _numpy) or (function is operator.pow and (self.knows(parts[1]) or id(parts[1]) in self._numbers)):
             return False
-        value, key = float(known[0]), known[1]
-        found = _domain(function, parts, value)
-        if found is None or not found.low <= value <= found.high:
-            return False
-        self.bounds[key] = found.meets(self.bounds.get(key, found))
-        return True
+        return self._keeps_within(known[1], known[0], _domain(function, parts, float(known[0])))
 
     def part_for(self, x):
         """Returns what a number, or an array of a known shape, that was not looked at is in a calculation; None if it was."""

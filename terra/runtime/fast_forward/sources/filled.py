@@ -8,8 +8,6 @@ import collections
 import threading
 from typing import Any, Iterable, Union
 
-METHODS = frozenset(["append", "extend"])  # that it has
-
 Growing = Union[list, collections.deque]
 
 

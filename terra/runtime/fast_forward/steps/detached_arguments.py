@@ -5,11 +5,10 @@ from operator import is_
 import numpy as np
 
 from terra.runtime.execution.graph_runner import Flight
-from terra.runtime.execution.arguments.open_arrays import made_of
 from terra.runtime.fast_forward.steps.early_effects import Refused
 from terra.runtime.fast_forward.steps.running import Ran
 from terra.runtime.tensors.comparing import OTHER, SCALARS, attached
-from terra.runtime.tensors.open_shapes import PartialShape
+from terra.runtime.tensors.open_shapes import PartialShape, fits
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
 from terra.runtime.tracing.tracer import real
 from terra.tf.private import composites
@@ -98,7 +97,7 @@ def fit(pattern, open_uses, given, tensors, arrays):
     opened = []
     if not _match(pattern, given, tensors, arrays, opened):
         return False
-    tensors += [made_of(opened[k], dtype) for k, dtype in open_uses]
+    tensors += [tfi.eager_constant(opened[k], dtype) for k, dtype in open_uses]
     return True
 
 
@@ -136,7 +135,7 @@ def _match(pattern, given, tensors, arrays, opened):
             if type(x) is not a or not _match(b, composites.composite_parts(x), tensors, arrays, opened):
                 return False
         elif kind == _SHAPE:
-            if type(x) is not a or x.rank != len(b) or any([size is not None and size != n for n, size in zip(x.as_list(), b)]):
+            if type(x) is not a or x.rank != len(b) or not fits(x.as_list(), b):
                 return False
         elif kind == _NUMBER:
             pass  # it is looked at later
@@ -147,7 +146,7 @@ def _match(pattern, given, tensors, arrays, opened):
 
 def _is_one_of(shape, known):
     """Whether it is a shape that fits this PartialShape."""
-    return type(known) is PartialShape and len(shape) == len(known) and all([b is None or a == b for a, b in zip(shape, known)])
+    return type(known) is PartialShape and fits(shape, known)
 
 
 def _number_of(x, found):
