@@ -77,6 +77,14 @@ def test_a_run_is_not_held_up_where_tracing_is_cheap():
     assert all(run.step(0.02, 0.05) for _ in range(40))
 
 
+@pytest.mark.parametrize("first, then", [(5.0, 0.05), (5.0, 5.0)])
+def test_a_long_first_step_says_little_of_tracing(first, then):
+    """It makes variables and kernels, and what Terra needs once: the next ones are traced as soon as it is known how long they take eagerly."""
+    run = Run()
+    assert run.step(0.01, first)
+    assert [run.step(0.01, then) for _ in range(4)] == [False, False, True, then < 1.0]
+
+
 def test_what_was_saved_may_be_spent():
     run = Run()
     while run.step(1.0, 3.0):

@@ -15,6 +15,7 @@ LEARNING = 12  # steps whose time may be spent besides: less, and steps of a sec
 SHARE = 0.1  # of what eager execution takes, that may be spent besides
 TRACED = 2  # steps that are traced before there is a graph
 FIRST = 2  # steps that make variables and kernels, in any way to run: they do not count
+DEAREST = 10  # times as long as eagerly, that a traced step takes at the most: what the first one took beyond that, it took for what is made once
 SAMPLES = 15  # times of imperative steps that are kept
 SECONDS_PER_OPERATION = 3e-4  # that a small graph takes to build: two cores; only the order of magnitude matters
 TWICE_AS_LONG = 2500  # operations in a graph from which on each takes twice as long, and so on: 1,300 took 0.2 s, 7,500 took 10 s, 20,000 a minute
@@ -38,6 +39,7 @@ class Account:
         self._run = 0.0  # what all steps took
         self._left = FIRST
         self._last_traced = 0.0
+        self._was_first = False  # whether that was the run's first step
         self._recording = 0.0  # by how much co-executed steps were longer than eager ones since there is this graph
         self._coexecuted = 0.0  # what they have taken since then
         self._fallbacks = 0.0  # what steps have taken since then that fell back
@@ -48,11 +50,11 @@ class Account:
 
     def note(self, seconds, traced=False, alone=False):
         """A step is over; `traced`: or it ran while a graph was built; `alone`: it ran imperatively, and nothing else was done."""
+        if traced:
+            self._last_traced, self._was_first = seconds, not self._run
         self._run += seconds
         self._fallbacks += seconds * self._fell_back
         self._fell_back = False
-        if traced:
-            self._last_traced = seconds
         if self._left:
             self._left -= 1
             return
@@ -109,7 +111,11 @@ class Account:
 
     def may_trace(self):
         """Returns whether the next step may be traced, as far as the last one that was tells what that takes."""
-        return self.regret + max(0.0, self._last_traced - (self.eager or 0.0)) <= self.allowed
+        return self.regret + max(0.0, self._will_take_traced() - (self.eager or 0.0)) <= self.allowed
+
+    def _will_take_traced(self):
+        """Returns how long a traced step takes, as far as the last one tells."""
+        return self._last_traced if not self._was_first or self.eager is None else min(self._last_traced, DEAREST * self.eager)
 
     def may_record(self):
         """Returns whether calls of co-executed steps may be recorded, which takes several times as long as to make them."""
@@ -133,7 +139,7 @@ class Account:
 
     def to_begin_anew(self, building):
         """Returns how long it takes to trace a function anew, as far as the last time tells; `building`: how long its graph does."""
-        return TRACED * self._last_traced + building
+        return TRACED * self._will_take_traced() + building
 
     def describe(self):
         """A line for the user."""
