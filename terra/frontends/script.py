@@ -197,7 +197,7 @@ def install(options, preparations):
         if name in sys.modules:
             prepare(sys.modules[name])
     tf = tfi.tf
-    for home in (tf, tf.autodiff, tf.compat.v2, tf.compat.v2.autodiff):
+    for home in (tf, tf.autodiff, tf.compat.v1, tf.compat.v2, tf.compat.v2.autodiff):
         home.GradientTape = gradient_tape.GradientTape
     launch.look_for_modules()
 

@@ -276,7 +276,7 @@ def test_the_code_of_a_function_with_a_tape():
 
 
 def test_steps_have_the_options(monkeypatch):
-    for home in (tf, tf.autodiff, tf.compat.v2, tf.compat.v2.autodiff):
+    for home in (tf, tf.autodiff, tf.compat.v1, tf.compat.v2, tf.compat.v2.autodiff):
         monkeypatch.setattr(home, "GradientTape", home.GradientTape)
     monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
     monkeypatch.setattr(gradient_tape, "defaults", {})

@@ -896,3 +896,24 @@ def test_steps_with_such_a_tape_are_skipped(differentiate, replaced, monkeypatch
             results.append([(float(step(tf.constant([1.0 + k, 2.0, -1.0]), 0.1 if k < 14 else 0.2)), v.numpy().tolist()) for k in range(24)])
     assert results[1] == results[0]
     check_skipped(step, 24, whole=12, express=4)
+
+
+def test_a_layer_with_arrays_of_its_own_behind_a_block():
+    """Behind its block the step is still open: what is called there makes tensors of arrays that nothing was told of."""
+    def run(tape_class):
+        keras.utils.set_random_seed(1)
+        low, high, made = np.full(6, -1.0), np.full(6, 1.0), []
+        model = keras.Sequential([keras.layers.Lambda(lambda x: 2.0 * (x - low) / (high - low) - 1.0), keras.layers.Dense(8), keras.layers.Dense(3)])
+        model.build((None, 6))
+        for k in range(24):
+            with tape_class() as tape:
+                loss = tf.reduce_mean(model(X[0]) ** 2)
+            for v, g in zip(model.trainable_variables, tape.gradient(loss, model.trainable_variables)):
+                v.assign_sub(0.1 * g)
+            made += [tf.reduce_sum(model(X[1][:5])), loss]
+        return [float(x) for x in made], [v.numpy().tolist() for v in model.weights]
+
+    before = set(blocks())
+    assert run(TerraTape) == run(tf.GradientTape)
+    (block,) = [block for key, block in blocks().items() if key not in before]
+    assert block.stats().coexecuted_steps >= 12

@@ -60,9 +60,11 @@ if __name__ == "__main__":
 '''
 
 
-def test_a_function_round_a_tape_is_skipped_as_a_whole(interpreters, tmp_path):
+@pytest.mark.all_variants
+@pytest.mark.parametrize("module", ["tensorflow", "tensorflow.compat.v1"])
+def test_a_function_round_a_tape_is_skipped_as_a_whole(interpreters, tmp_path, module):
     script = tmp_path / "loop.py"
-    script.write_text(LOOP)
+    script.write_text(LOOP.replace("import tensorflow as", f"import {module} as"))
     expected, _ = finish(interpreters.run_script(script))
     actual, statistics = finish(interpreters.run_script(script, options=["--stats", "--wait-for-graph"]))
     assert actual == expected

@@ -15,6 +15,7 @@ from terra.trial import BackOff
 
 DTYPES = tfi.INTERN_DTYPES
 _MOST_UNSKIPPABLE = 10_000  # places that are remembered
+_SAME_REASON = 3  # times that a call counts which cannot be skipped for the reason of the one before
 _MOST_VARYING = 1000  # numbers that are known to vary inside of calls
 _MOST_OWNERS, _MOST_FAILED = 32, 8  # objects of which calls are recorded at one place; those of which none could be
 
@@ -194,8 +195,9 @@ class Program:
 
     def note_unskippable(self, place, why, counts=False):
         """A call could not be skipped at this place, because it...; empty if that cannot be said. Gives how many of those that count there were, this one among
-        them if it does; 0 if it does not."""
-        failures = self.failures(place) + counts
+        them if it does (more than once if the reason was the same before: it will not go away); 0 if it does not."""
+        failures, before = self.unskippable.get(place, (0, None))
+        failures += counts * (_SAME_REASON if why and why == before else 1)
         if place in self.unskippable or len(self.unskippable) < _MOST_UNSKIPPABLE:
             self.unskippable[place] = failures, why
         return failures if counts else 0

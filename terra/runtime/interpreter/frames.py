@@ -58,6 +58,16 @@ def place_inside(stop):
     return None
 
 
+def outermost_line(stop):
+    """Returns the line number at which the user's code is that was called first inside of the frame which runs the code object `stop`; None if there is none of it."""
+    frame, found = sys._getframe(1), None
+    while frame is not None and frame.f_code is not stop:
+        if _look_up(frame) is not None:
+            found = frame.f_lineno
+        frame = frame.f_back
+    return found
+
+
 def line_of_error(error):
     """`file.py:12`: the innermost line of the user's code that an exception has come through; None if there is none."""
     trace, found = error.__traceback__, None

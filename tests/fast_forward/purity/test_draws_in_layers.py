@@ -1,6 +1,7 @@
 """Numbers that calls give anew at each step inside of layers, losses and optimizers: operations are given them, the step is skipped, and each is drawn once and in order."""
 
 import io
+import itertools
 import random
 import sys
 import types
@@ -19,12 +20,16 @@ from tests.fast_forward.purity.training import DATA
 X, Y = DATA[0], DATA[1]
 
 
+RATES = [1.0, 0.99, 1.01]
+
+
 class Held:
     """What layers draw from."""
 
     def __init__(self):
         self.random, self.generator, self.v, self.last = random.Random(1), np.random.default_rng(1), tf.Variable(1.0, trainable=False), None
-        self.said, self.mean = io.StringIO(), 0.5
+        self.numpys = np.random.RandomState(3)
+        self.said, self.mean, self.cycle, self.thousands = io.StringIO(), 0.5, itertools.cycle(RATES), itertools.cycle([3000, 4000, 5000])
 
 
 def own(h, x):
@@ -72,13 +77,26 @@ def calculates(h, x):
     return x * (h.random.random() - 0.5) ** 2 + x * -h.random.gauss(0.0, 1.0)
 
 
+def takes_in_turn(h, x):
+    """The same few objects come again and again: a record of a call that holds for one of them is found to hold, too, once it is known that there are others."""
+    return x * next(h.cycle)
+
+
+def takes_integers_in_turn(h, x):
+    return x * (next(h.thousands) / 4000.0)
+
+
+def item_of_a_sample(h, x):
+    return x * h.random.sample(RATES, 2)[0]
+
+
 def averages_and_branches(h, x):
     """The number that is read may be read again where the branch turns out to be another one, the draw must not be made again."""
     h.mean = 0.9 * h.mean + 0.1 * h.random.random()
     return x * h.mean if h.random.random() < 0.5 else x
 
 
-BODIES = [averages_and_branches, own, pythons, numpys, of_numpys_type, by_functions, assigns, keeps, stochastic_depth, calculates, adds_in_place]
+BODIES = [averages_and_branches, takes_in_turn, takes_integers_in_turn, item_of_a_sample, own, pythons, numpys, of_numpys_type, by_functions, assigns, keeps, stochastic_depth, calculates, adds_in_place]
 
 
 def prints_it(h, x):
@@ -96,6 +114,19 @@ def draws_integers(h, x):
     return tf.roll(x, h.random.randint(0, 9), 0)
 
 
+def shuffles(h, x):
+    """Unknown code changes the list that it is given, but not each time: it may give back the order that there was."""
+    order = [0, 1, 2]
+    h.numpys.shuffle(order)
+    return x * RATES[order[0]]
+
+
+def sorts_within(h, x):
+    orders = {"a": [[1, 0]], "b": 2.0}
+    h.numpys.shuffle(orders["a"][0])
+    return x * RATES[orders["a"][0][0]]
+
+
 def gives_it_to_what_looks(h, x):
     return x * tf.cast(tf.size(tf.range(0.0, tf.constant(h.random.random()), 0.1)), tf.float32)
 
@@ -104,7 +135,7 @@ def gives_an_array(h, x):
     return x + np.random.normal(size=(6,)).astype("float32")
 
 
-OTHERS = [prints_it, looks_at_a_tensor_of_it, gives_it_to_what_looks, draws_integers, gives_an_array]
+OTHERS = [shuffles, sorts_within, prints_it, looks_at_a_tensor_of_it, gives_it_to_what_looks, draws_integers, gives_an_array]
 
 
 def program(body, place="layer", around=None):
@@ -136,7 +167,7 @@ def program(body, place="layer", around=None):
             loss = train(x)
             return loss if around is None else around(h, loss)
 
-        return step, lambda step, k: step(X), lambda: [model.weights, h.v, h.last, h.mean, h.said.getvalue(), str(h.random.getstate()), str(h.generator.bit_generator.state)]
+        return step, lambda step, k: step(X), lambda: [model.weights, h.v, str(h.numpys.get_state()), h.last, h.mean, h.said.getvalue(), str(h.random.getstate()), str(h.generator.bit_generator.state)]
 
     return make
 

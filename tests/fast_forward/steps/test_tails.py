@@ -524,6 +524,12 @@ def test_a_short_run_is_not_worth_a_cut(monkeypatch):
     assert step.tails.current is not None
 
 
+def test_a_head_that_is_not_skipped_is_not_cut_off():
+    """Where a step is cut, it is traced anew, and all that it skips is recorded anew: in vain if what keeps its code from being skipped stands before the cut."""
+    step, model, seen = heads_that_are_not_skipped_either(coexecute)
+    assert step.stats().tracing_steps <= 3 and step.stats().graphs == 1 and step.stats().coexecuted_steps > 130
+
+
 def test_an_excess_of_tensors(monkeypatch):
     monkeypatch.setattr(tails, "_FEW_TENSORS", 0)
     monkeypatch.setattr(tails, "_MOST", 50)

@@ -317,9 +317,13 @@ class CallRecord:
         """Returns whether numbers that vary, and residual calls, answer in both what they answer in the other: they are asked before anything is read."""
         return not (self.opaque or other.opaque) and (self.repeated, self.numbers, self.calls) == (other.repeated, other.numbers, other.calls)
 
+    def is_outdated(self, unsteady):
+        """Returns whether an opaque call is to give a number that turned out to be another one each time: another record holds for all of them."""
+        return any([call.key in unsteady and call.assumes_a_number() for call in self.opaque])
+
     def fits(self, runner, inputs):
         """Returns whether the call may be jumped over, its signature being the same."""
-        if self.misses > _MOST_MISSES or (self.needs and not self.comes_after(runner)):
+        if self.misses > _MOST_MISSES or (self.needs and not self.comes_after(runner)) or (self.opaque and self.is_outdated(runner.program.unsteady)):
             return False
         for kind, index, expected in self.checks:
             x = inputs.external[index] if kind is ExternalInput else runner.step.arg_list[index] if kind is StepArgument else index

@@ -44,7 +44,7 @@ class Run:
 
     __slots__ = (
         "runner", "inputs", "covered", "recording", "may_read_late", "entry_code", "dynamic", "deferred", "given", "carried",  # what it is given
-        "reads", "reason", "passing", "postponed", "trying", "too_early", "is_inside_opaque", "is_worthwhile", "differentiates", "opaque", "library_code", "live_calls", "writing",
+        "reads", "reason", "line", "passing", "postponed", "trying", "too_early", "is_inside_opaque", "is_worthwhile", "differentiates", "opaque", "library_code", "live_calls", "writing",
         "jumped", "entered", "skipped", "before", "used", "masks", "losses", "effects", "born", "held", "handed_over", "keyed", "bounds", "generators", "lets_go", "takes_index",
         "numpys_errors", "arrays", "attributes", "builtins", "calls", "changes", "classes", "contents",  # handlers, and the next ones
         "framework", "functionals", "libraries", "objects", "operands", "places", "_handlers", "__weakref__")
@@ -59,7 +59,7 @@ class Run:
         self.entry_code = None  # of what calls the function that is observed
         self.dynamic = NO_DYNAMIC_VALUES if dynamic is None else dynamic  # arrays, and numbers, that are not to matter
         self.reads = ReadSet(self.dynamic.places)
-        self.reason = None  # why the run is impure
+        self.reason = self.line = None  # why the run is impure, and in which line of the step's own function
         self.is_inside_opaque = False  # whether an opaque call is made just now
         self.trying = False  # whether something is asked that may be an opaque call, if it cannot be understood: see `attempted`
         self.too_early = 0  # runs after which a counter that was handed on can be told from other integers
@@ -184,6 +184,7 @@ class Run:
             self.impure(self.postponed)
 
     def _placed(self, reason, where):
+        self.line = frames.outermost_line(self.runner.step.function.step_code)
         line = where.line() if where is not None else frames.line_inside(self.runner.step.function.step_code) or location.tls.cursor.current.line()
         return f"{reason} ({line})" if line else reason
 

@@ -49,7 +49,7 @@ def observe(runner, users, covered, inputs, call, states=()):
     dynamic, shown = OpaqueNumbers(runner.step, inputs), runner.step.shown
     observer = Observer(runner, set(inputs.composites), dynamic, covered=covered, inputs=inputs, carried=states)
     run = observer.run
-    runner.step.shown = ShownArrays(dynamic, shown)
+    runner.step.shown = ShownArrays(runner.step, dynamic, shown)
     replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
     called, arguments, defaults, warned, wanted = {}, [], set(), [], []
     held, looked_at = {key: state.value() for key, state in states.items()}, set()

@@ -6,7 +6,6 @@ A tensor stands for each use of one. It is among those that the call is given fr
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from terra.location import current_step
 from terra.runtime.execution.arguments.open_arrays import stand_in
 from terra.runtime.fast_forward.sources.opaque_calls import Result
 from terra.runtime.tensors.tensor import is_unread, noted
@@ -14,12 +13,12 @@ from terra.tf import private_names as tfi
 
 
 class ShownArrays:
-    """Holds the arrays that vary in a run, and in the one around it."""
+    """Holds the arrays that vary in a run of a step, and in the one around it."""
 
-    __slots__ = ("_inner", "_outer")
+    __slots__ = ("_step", "_inner", "_outer")
 
-    def __init__(self, inner, outer):
-        self._inner, self._outer = inner, outer
+    def __init__(self, step, inner, outer):
+        self._step, self._inner, self._outer = step, inner, outer
 
     def __contains__(self, array):
         return array in self._inner or (self._outer is not None and array in self._outer)
@@ -31,7 +30,7 @@ class ShownArrays:
     def tensor_of(self, array, dtype=None):
         if array in self._inner:
             return self._inner.tensor_of(array, dtype)
-        return self._outer.tensor_of(array, dtype) if self._outer is not None else stand_in(current_step.active, array, dtype)
+        return self._outer.tensor_of(array, dtype) if self._outer is not None else stand_in(self._step, array, dtype)
 
 
 class LateFeed(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterable, NamedTuple
 import numpy as np
 
 from terra import ours
+from terra.runtime.fast_forward.sources.built_arguments import BuiltArguments, Change, paths_of, repeat
 from terra.runtime.fast_forward.sources.effects import NumbersBefore, put_contents
 from terra.runtime.fast_forward.sources.number_sources import KINDS, is_large
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
@@ -51,12 +52,14 @@ class Result(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Holds what a call that was made has given, or raised; `left`: functions that leave what it has left where that was taken back, for what runs before it to find what was there before."""
+    """Holds what a call that was made has given, or raised; `left`: functions that leave what it has left where that was taken back, for what runs before it to find what was there before;
+    `changes`: what it has done to lists and dicts that were made for it."""
 
     function: Any
     value: Any
     error: BaseException | None
     left: list
+    changes: list[Change]
 
     @ours.calling
     def give(self) -> Any:
@@ -94,11 +97,12 @@ class _Outcomes(threading.local):
     def __init__(self) -> None:
         self.pending: list[Outcome] = []
 
-    def take(self, function: Any) -> Outcome | None:
-        """Returns the next one, if it is that of a call of `function`, which then has changed what it changed; None if there is none."""
+    def take(self, function: Any, given: tuple = ()) -> Outcome | None:
+        """Returns the next one, if it is that of a call of `function`, which then has changed what it changed, also of what it is `given`; None if there is none."""
         if self.pending and self.pending[0].function == function:
             outcome = self.pending.pop(0)
             outcome.leave()
+            repeat(outcome.changes, given)
             return outcome
         self.pending.clear()  # the program has gone another way
         return None
@@ -140,25 +144,32 @@ class OpaqueCall:
     run come before it; `key` tells where it stands in the program; `is_blind`: whether it changes nothing that is compared, and sees nothing that the run changes (but
     for one that reads a number which varies), so that it may be made twice;
     `keeps_guards`: whether it does the former, though it is not to be made twice; `constant`: the parts, if these are the same objects each time, else None;
-    `touches`: the containers that it is given, and that effects before it change; `place`: how many operations of the run, or of the record, come before it.
+    `touches`: the containers that it is given, and that effects before it change; `built`: where lists and dicts stand that are made for it (see `built_arguments`); `place`: how many operations of the run, or
+    of the record, come before it.
     """
 
-    __slots__ = ("parts", "expected", "n_effects", "key", "caller", "is_blind", "keeps_guards", "constant", "touches", "place")
+    __slots__ = ("parts", "expected", "n_effects", "key", "caller", "is_blind", "keeps_guards", "constant", "touches", "built", "place")
 
     def __init__(self, parts: Any, expected: Any, n_effects: int, key: Any, caller: "Caller | None", is_blind: bool, keeps_guards: bool, touches: Any = (), place: int = 0):
         self.parts, self.expected, self.n_effects, self.key, self.caller, self.is_blind, self.keeps_guards = parts, expected, n_effects, key, caller, is_blind, keeps_guards
         self.constant: tuple[Any, list, dict] | None = None
-        self.touches, self.place = touches, place
+        self.touches, self.place, self.built = touches, place, ()
 
     def described(self, template: Any, start: int = 0) -> "OpaqueCall":
         """Returns the call as a record keeps it that begins `start` operations after the run."""
         described = OpaqueCall(template, self.expected, self.n_effects, self.key, self.caller, self.is_blind, self.keeps_guards, self.touches, self.place - start)
         function, args, kwargs = self.parts
+        described.built = self.built or (() if self.is_blind else paths_of((*args, *kwargs.values())))
         if self.constant is not None:
             described.constant = self.constant
         elif all(type(part) is Held for part in (function, *args, *kwargs.values())):
             described.constant = function.value, [part.value for part in args], {name: part.value for name, part in kwargs.items()}
         return described
+
+    def assumes_a_number(self) -> bool:
+        """Returns whether it is to give a certain number or text, of a kind of which another one can be told from it (see `may_be_another`)."""
+        kind = self.expected[0] if type(self.expected) is tuple and self.expected else None
+        return kind in _VARYING or (kind is int and is_large(self.expected[1])) or (isinstance(kind, type) and issubclass(kind, np.number))
 
     @property
     def is_behind(self) -> bool:
@@ -200,6 +211,7 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
                 n_had += 1
             held = [(it, it.copy()) for it in call.touches]
             function, args, kwargs = parts = call.constant or build(call.parts)
+            built = BuiltArguments(call.built, (*args, *kwargs.values())) if call.built else None
             if not call.is_blind and n < len(pending) and pending[n].function == function:
                 outcome = pending[n]
                 outcome.leave()
@@ -210,10 +222,12 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
                     pending.append(outcome)
             had += [(_Touch(it, outcome), contents) for it, contents in held]
             n += not call.is_blind
+            if built is not None:
+                outcome.changes.extend(built.changes())  # (nothing has, where the call was made already)
             is_another = outcome.error is None and not _is_expected(outcome.value, call.expected)
             if is_another and may_be_another(outcome.value):
                 unsteady.add(call.key)
-            if outcome.error is not None or is_another or not (call.is_blind or call.keeps_guards or still_holds is None or numbers.ask(still_holds)):
+            if outcome.error is not None or is_another or outcome.changes or not (call.is_blind or call.keeps_guards or still_holds is None or numbers.ask(still_holds)):
                 take_back()
                 if n > 0:
                     pending[n - 1].left.extend(taken_back(changes()))
@@ -310,11 +324,11 @@ def constant_part(part: Any) -> tuple:
 
 def _made(function: Callable, caller: "Caller | None", args: list, kwargs: dict) -> Outcome:
     try:
-        return Outcome(function, function(*args, **kwargs) if caller is None else caller.call(function, args, kwargs), None, [])
+        return Outcome(function, function(*args, **kwargs) if caller is None else caller.call(function, args, kwargs), None, [], [])
     except Exception as error:
         if error.__traceback__ is not None:
             error.__traceback__ = error.__traceback__.tb_next  # the first frame is this one
-        return Outcome(function, None, error, [])
+        return Outcome(function, None, error, [], [])
 
 
 class Caller:

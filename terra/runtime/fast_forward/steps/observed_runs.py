@@ -44,7 +44,7 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
     run.may_read_late = True
     if fewest == 1:
         run.recording = recording
-    shown, runner.step.shown = runner.step.shown, dynamic if varying is not None else ShownArrays(dynamic, runner.step.shown)
+    shown, runner.step.shown = runner.step.shown, dynamic if varying is not None else ShownArrays(runner.step, dynamic, runner.step.shown)
     try:
         result = observer.call(called, args, kwargs)
     finally:

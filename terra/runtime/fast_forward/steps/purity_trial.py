@@ -17,7 +17,7 @@ class PurityTrial:
     """Holds what came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
     __slots__ = ("name", "visits", "next", "early", "fruitless", "row", "jumped_before", "tries", "reason", "variants", "jumps", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
-                 "given", "growing", "renewed")
+                 "given", "growing", "renewed", "line")
 
     def __init__(self, called):
         self.parameters = called.__code__.co_varnames[:called.__code__.co_argcount] if type(called) is FunctionType else ()
@@ -29,7 +29,7 @@ class PurityTrial:
         self.row = self.jumped_before = 0  # visits in a row without a jump in between; jumps before the last one
         self.tries = 0
         self.renewed = None  # what was another object each time, where that is why it was given up
-        self.reason = None  # why the last run was impure
+        self.reason = self.line = None  # why the last run was impure, and in which line of the step's own function
         self.variants = {}  # signature -> records
         self.jumps = 0
         self.carried = {}  # (id of an object, name) -> `effects.StateInput`, whose contents are arguments, too
@@ -89,7 +89,7 @@ class PurityTrial:
             self.numbers.pop(place.identity, None)
 
     def failed(self, run, carries):
-        self.reason = run.reason
+        self.reason, self.line = run.reason, run.line
         if carries:
             self.carried.update((carried.key, carried) for carried in carries)
             self.variants.clear()

@@ -81,7 +81,7 @@ class Tails:
             return
         if self._places is None:
             self._looks += 1
-            self._places = self._promising(step.mode.log) or (None if self._looks < _LOOKS else [])
+            self._places = self._promising(step.mode.log, trial.line) or (None if self._looks < _LOOKS else [])
         if self._places is not None:
             self._cut(program)
 
@@ -107,8 +107,8 @@ class Tails:
         if self.current is not before:
             self._function.begins_anew = True  # what the tail does is no part of the step any more
 
-    def _promising(self, log: list) -> list[int]:
-        """Returns the statements before which to cut: the first behind all operations, and that behind all but a few."""
+    def _promising(self, log: list, impure: int | None) -> list[int]:
+        """Returns the statements before which to cut: the first behind all operations, and that behind all but a few. The line that is `impure` has to come behind the cut."""
         spans = parts.statements_at(_plain(self._function.__wrapped__))
         issued, k = [0] * len(spans), 0  # operations of each statement; those whose line is not known count for that of the one before
         for node, *_ in log:
@@ -119,7 +119,7 @@ class Tails:
         found = [next((n + 1 for n in reversed(range(len(spans))) if issued[n]), 0)]
         if not self._function.options.jit_compile:
             found += [n for n in range(found[0]) if sum(issued[n:]) <= min(_FEW, sum(issued[:n]) / _TIMES)][:1]
-        return [n for n in found if 0 < n < len(spans)]
+        return [n for n in found if 0 < n < len(spans) and (impure is None or spans[n][0] <= impure)]
 
     def _line(self, there: Any) -> int | None:
         """Returns the line of the step's own function from which an operation was issued; None if it is not known."""

@@ -24,7 +24,7 @@ class Places(Handler):
 
     def is_place(self, it, key):
         """Whether an item counts like an attribute: of a list or dict that is the same in each run."""
-        if type(it) not in WITH_ITEMS or self.run.born.has(it) or id(it) in self.run.given:
+        if type(it) not in WITH_ITEMS or self.run.born.has(it) or id(it) in self.run.given or it in self.run.opaque:
             return False
         if type(it) is list:
             return type(key) is int and 0 <= key < len(it)

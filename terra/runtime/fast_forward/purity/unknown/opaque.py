@@ -60,8 +60,7 @@ class Opaque:
 
     def made_of(self, it: Any) -> tuple | None:
         """Returns the class of an object that an opaque call has made, and the numbers and texts that it was made of; None if these were not known beforehand."""
-        number = self.number_of(it)
-        if number is None:  # the run has turned out impure meanwhile
+        if (number := self.number_of(it)) is None:  # the run has turned out impure meanwhile
             return None
         function, args, kwargs = self.calls[number].parts
         if type(function) is not Held or function.value is not type(it):
@@ -140,7 +139,7 @@ class Opaque:
         keeps_guards = is_blind or effect_free_calls.keeps_guards(callee, args, kwargs)
         looks = not keeps_guards and len(self.calls) < _MOST_CALLS // 20  # a record does not hold behind others that change what was read before
         changed = len([*run.reads.changes()]) if looks else 0  # by what the run itself has set
-        outcome, clock = None if is_blind else outcomes.take(callee), Clock()
+        outcome, clock = None if is_blind else outcomes.take(callee, (*args, *kwargs.values())), Clock()
         if outcome is not None:
             value = outcome.give()
         else:
@@ -160,8 +159,8 @@ class Opaque:
             run.impure(f"{reason}, which changes what it is given")
             return value
         if looks and len([*run.reads.changes()]) > changed:
-            run.impure(f"{reason}, which changes what the step has read", bool(run.library_code.contexts))
-            run.runner.program.not_observed.update(run.library_code.contexts)
+            run.impure(f"{reason}, which changes what the step has read", bool(contexts := run.library_code.contexts))
+            run.runner.program.not_observed.update(contexts)
             return value
         for effect, state in states:
             if effect.state() is not state:
@@ -177,8 +176,7 @@ class Opaque:
         return self.note(callee, parts, value, key, caller, dropped, is_blind, reason, args, kwargs, keeps_guards)
 
     def _is_to_be_observed(self, callee: Any) -> bool:
-        function = getattr(callee, "__func__", callee)
-        return type(function) is FunctionType and self._run.library_code.is_to_be_observed(function)
+        return type(function := getattr(callee, "__func__", callee)) is FunctionType and self._run.library_code.is_to_be_observed(function)
 
     def _observe_next_time(self, callee: Any, args: tuple) -> None:
         """The run comes to nothing because something is done with what opaque calls have given: they had better be observed."""
@@ -199,7 +197,8 @@ class Opaque:
         self.note(callee, parts, value, (callee.__qualname__, None), None, False, True, f"calls {callee.__qualname__}")
         return None
 
-    def note(self, callee, parts, value, key, caller, dropped, is_blind, reason, args=(), kwargs={}, keeps_guards=False):  # noqa: B006 (it is not changed)
+    def note(self, callee, parts, value, key, caller, dropped, is_blind, reason, args=(), kwargs={}, keeps_guards=False, assumed=None):  # noqa: B006 (it is not changed)
+        """Notes a call that was made; `assumed`: what the record of a skipped call that has made it took it to give, if that is a certain number or text."""
         run = self._run
         is_array = type(value) is np.ndarray and holds_numbers(value) and value.size > 0
         if (type(value) in TENSORS and not is_plain(value)) or (isinstance(value, np.ndarray) and not is_array) or composites.is_composite(type(value)):
@@ -212,7 +211,7 @@ class Opaque:
             run.impure(f"{reason}, and does so too often")
             return value
         program, which = run.runner.program, (id(getattr(callee, "__self__", None)), id(run.runner.node), sum(call.key == key for call in self.calls))
-        varies = not dropped and (is_unsteady(program, key, which, value) or (may_be_another(value) and any(map(self._is_another_one, args))))
+        varies = not dropped and (is_unsteady(program, key, which, value) or (may_be_another(value) and any(map(self._is_another_one, args)))) and assumed is None
         if varies and run.recording is not None and type(value) in KINDS and (place := where_it_stands(callee)) is not None and all(
                 type(part) is Held and type(part.value) in SCALARS for part in (*parts[1], *parts[2].values())):
             return run.live_calls.gave(value, *place, args, kwargs)
@@ -278,7 +277,8 @@ class Opaque:
         except Unskippable as error:
             self._run.impure(f"skips a call of {call.key[0]}, which is given {error}")
             return
-        self.note(made_of[0], parts, value, call.key, call.caller, call.expected is ANYTHING or type(call.expected) is OfKind, call.is_blind, f"calls {call.key[0]}", *made_of[1:], keeps_guards=call.keeps_guards)
+        dropped, assumed = call.expected is ANYTHING or type(call.expected) is OfKind, call.expected if call.assumes_a_number() else None
+        self.note(made_of[0], parts, value, call.key, call.caller, dropped, call.is_blind, f"calls {call.key[0]}", *made_of[1:], call.keeps_guards, assumed)
         if self._run.reason is None:
             self.calls[-1].place = start + call.place
         if type(call.expected) is OfKind and self._run.reason is None:
@@ -396,5 +396,5 @@ def _call(callee: Callable, args: tuple, kwargs: dict, caller: Caller | None) ->
 @ours.calling
 def _call_once(callee: Callable, args: tuple, kwargs: dict, caller: Caller | None, is_blind: bool) -> Any:
     """Makes a call, or gives what it has given, if it was made for a record that did not hold."""
-    outcome = None if is_blind else outcomes.take(callee)
+    outcome = None if is_blind else outcomes.take(callee, (*args, *kwargs.values()))
     return _call(callee, args, kwargs, caller) if outcome is None else outcome.give()
