@@ -237,12 +237,32 @@ def test_a_path_that_comes_now_and_then(recording, eager, fallback, n):
             break
         known.falls_back()
         known.note(eager * fallback, traced=True)
+        known.note_coexecuted(eager / 10)
         spent += eager * fallback
     needed = min(recording, n * eager * fallback)  # what is cheaper, in hindsight
     assert spent <= needed + eager * fallback + 1e-6
     assert known.may_replace() or spent < recording + 1e-6
     known.note_graph()
     assert known.may_replace()  # nothing is lost that was recorded
+
+
+def test_a_path_that_all_steps_take_from_now_on():
+    """The records of a graph are not worth anything to steps that fall back, one after the other."""
+    known = account.Account()
+    for alone in (False, False, True):
+        known.note(0.1, alone=alone)
+    known.note_coexecuted(100.0)
+    for k in range(3 * account.IN_A_ROW):
+        assert not known.may_replace()
+        known.note_coexecuted(0.1) if k % account.IN_A_ROW == account.IN_A_ROW - 1 else known.falls_back() or known.note(0.2, traced=True)
+    for _ in range(account.IN_A_ROW):
+        assert not known.may_replace()
+        known.falls_back()
+        known.note(0.2, traced=True)
+    known.note(0.1, alone=True)  # it was left alone
+    assert known.may_replace()
+    known.note_coexecuted(0.1)
+    assert not known.may_replace()
 
 
 @given(st.lists(st.tuples(st.floats(1.0, 8.0), st.booleans()), min_size=3, max_size=100), times)

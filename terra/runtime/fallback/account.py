@@ -4,7 +4,7 @@ At each moment a run may have taken `GRACE` seconds, the time of `LEARNING` step
 steps run imperatively until it does not; savings of co-executed steps give credit. A graph that takes long to build waits until the run has taken as long, and is not too far behind.
 
 What is skipped is recorded anew for each graph. So a graph that knows one more path takes the place of another one when steps on paths that this one does not know have taken as long as
-recording has: whoever hires until that has cost as much as buying never pays more than twice what was needed (ski rental).
+recording has: whoever hires until that has cost as much as buying never pays more than twice what was needed (ski rental). Where the last steps have all fallen back, nothing is lost with the old one.
 """
 
 import collections
@@ -19,6 +19,7 @@ DEAREST = 10  # times as long as eagerly, that a traced step takes at the most: 
 SAMPLES = 15  # times of imperative steps that are kept
 SECONDS_PER_OPERATION = 3e-4  # that a small graph takes to build: two cores; only the order of magnitude matters
 TWICE_AS_LONG = 2500  # operations in a graph from which on each takes twice as long, and so on: 1,300 took 0.2 s, 7,500 took 10 s, 20,000 a minute
+IN_A_ROW = 8  # steps that fall back, one after the other, after which nobody needs the graph that there is
 FAR = 2  # times as far behind as it may be, that a graph may take a run at the most
 
 
@@ -44,6 +45,7 @@ class Account:
         self._coexecuted = 0.0  # what they have taken since then
         self._fallbacks = 0.0  # what steps have taken since then that fell back
         self._fell_back = False  # whether the step at hand did
+        self._in_a_row = 0  # steps that fell back since the last one that was co-executed
         self._at_most = None  # what eager execution takes at most: the shortest step that was traced
         self.eager = None  # what a step takes that runs eagerly, as far as that is known
         self._alone = collections.deque(maxlen=SAMPLES)  # times of steps that were imperative, and nothing else
@@ -54,6 +56,7 @@ class Account:
             self._last_traced, self._was_first = seconds, not self._run
         self._run += seconds
         self._fallbacks += seconds * self._fell_back
+        self._in_a_row += self._fell_back
         self._fell_back = False
         if self._left:
             self._left -= 1
@@ -70,6 +73,7 @@ class Account:
     def note_coexecuted(self, seconds):
         """A co-executed step is over."""
         self.note(seconds)
+        self._in_a_row = 0
         self._recording += max(0.0, seconds - (self.eager or seconds))
         self._coexecuted += seconds
 
@@ -80,10 +84,11 @@ class Account:
     def note_graph(self):
         """There is another graph from now on."""
         self._recording = self._coexecuted = self._fallbacks = 0.0
+        self._in_a_row = 0
 
     def may_replace(self):
         """Returns whether another graph may take the place of the one that there is."""
-        return self._fallbacks >= self._recording
+        return self._fallbacks >= self._recording or self._in_a_row >= IN_A_ROW
 
     def may_record_anew(self, times):
         """Returns whether calls may be recorded so many times more than they were, for another graph, with which steps may be shorter: once they have taken as long as that will."""

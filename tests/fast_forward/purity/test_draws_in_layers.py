@@ -30,6 +30,7 @@ class Held:
         self.random, self.generator, self.v, self.last = random.Random(1), np.random.default_rng(1), tf.Variable(1.0, trainable=False), None
         self.numpys = np.random.RandomState(3)
         self.said, self.mean, self.cycle, self.thousands = io.StringIO(), 0.5, itertools.cycle(RATES), itertools.cycle([3000, 4000, 5000])
+        self.letters = itertools.cycle("78")
 
 
 def own(h, x):
@@ -90,13 +91,22 @@ def item_of_a_sample(h, x):
     return x * h.random.sample(RATES, 2)[0]
 
 
+def takes_letters_in_turn(h, x):
+    """Python has one object for each letter, also for those of the program's own."""
+    return x * (float(next(h.letters)) / float("7"))
+
+
+def makes_letters(h, x):
+    return x * float(f"{h.random.randint(7, 8)}") / float("7")
+
+
 def averages_and_branches(h, x):
     """The number that is read may be read again where the branch turns out to be another one, the draw must not be made again."""
     h.mean = 0.9 * h.mean + 0.1 * h.random.random()
     return x * h.mean if h.random.random() < 0.5 else x
 
 
-BODIES = [averages_and_branches, takes_in_turn, takes_integers_in_turn, item_of_a_sample, own, pythons, numpys, of_numpys_type, by_functions, assigns, keeps, stochastic_depth, calculates, adds_in_place]
+BODIES = [averages_and_branches, takes_in_turn, takes_integers_in_turn, takes_letters_in_turn, makes_letters, item_of_a_sample, own, pythons, numpys, of_numpys_type, by_functions, assigns, keeps, stochastic_depth, calculates, adds_in_place]
 
 
 def prints_it(h, x):

@@ -18,7 +18,7 @@ _libraries = {}  # id of a code object that is no user's -> it, and whether it i
 _OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods
 WRITERS = frozenset([*(function.__name__ for function in _OPENING), *_WRITING])  # names of both
 _WARN = frozenset([warnings.warn.__name__])
-ASKS_FOR = "the framework's code asks for {}, which the program sets"
+ASKS_FOR = "has the framework's code ask for {}, which the program sets"
 _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
 
 

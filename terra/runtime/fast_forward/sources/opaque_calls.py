@@ -168,8 +168,10 @@ class OpaqueCall:
 
     def assumes_a_number(self) -> bool:
         """Returns whether it is to give a certain number or text, of a kind of which another one can be told from it (see `may_be_another`)."""
-        kind = self.expected[0] if type(self.expected) is tuple and self.expected else None
-        return kind in _VARYING or (kind is int and is_large(self.expected[1])) or (isinstance(kind, type) and issubclass(kind, np.number))
+        if type(self.expected) is not tuple or len(self.expected) != 2:
+            return False
+        kind, value = self.expected
+        return kind in KINDS or (isinstance(kind, type) and issubclass(kind, np.number)) or (type(value) is kind and may_be_another(value))
 
     @property
     def is_behind(self) -> bool:
@@ -287,6 +289,8 @@ def _is_expected(value: Any, expected: Any) -> bool:
 
 def may_be_another(value: Any) -> bool:
     """Returns whether it is a number or text of which Python can make an object of its own, which tells where it came from."""
+    if type(value) in (str, bytes):
+        return len(value) > 1  # Python has one object for each shorter one
     return type(value) in _VARYING or is_large(value) or isinstance(value, np.number)
 
 
@@ -296,7 +300,7 @@ def renewed(value: Any) -> Any:
         return value * 1.0
     if is_large(value):
         return -(-value)
-    if not may_be_another(value) or (type(value) in (str, bytes) and len(value) < 2):
+    if not may_be_another(value):
         return value
     return type(value)().join([value[:1], value[1:]]) if type(value) in (str, bytes) else value.copy()
 

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from terra.runtime.fast_forward.sources.number_sources import differ, is_large
+from terra.runtime.fast_forward.sources.opaque_calls import may_be_another
 
 _MOST_GAVE = 10_000  # numbers that are remembered
-_MOST_SMALL = 8  # integers that a call may give in turn
+_MOST_SMALL = 8  # integers, or letters, that a call may give in turn
 
 
 def is_unsteady(program: Any, key: Any, which: tuple, value: Any) -> bool:
@@ -21,8 +22,8 @@ def is_unsteady(program: Any, key: Any, which: tuple, value: Any) -> bool:
 
 
 def is_of_many(program: Any, key: Any, value: Any) -> bool:
-    """Returns whether a call has given too many small integers, which cannot be told from others, for there to be a record for each."""
-    if type(value) is not int or is_large(value):
+    """Returns whether a call has given too many small integers or letters, which cannot be told from others, for there to be a record for each."""
+    if type(value) not in (int, str, bytes) or may_be_another(value):
         return False
     small = program.small.setdefault(key, set())
     small.add(value)
