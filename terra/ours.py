@@ -12,6 +12,7 @@ Function = TypeVar("Function", bound=FunctionType)
 
 PACKAGE = __name__.partition(".")[0]
 _WITHIN = PACKAGE + "."
+_STANDS_IN = "stands in for a line of the program's"
 _calling: dict[int, weakref.ref[CodeType]] = {}  # by id, as equal code may be another function's
 
 
@@ -38,3 +39,13 @@ def calling(function: Function) -> Function:
 def calls(frame: FrameType) -> bool:
     """Returns whether a frame runs one of the functions that call the program's code or the framework's."""
     return id(frame.f_code) in _calling
+
+
+def stand_in(code: CodeType) -> CodeType:
+    """Returns the same code, marked as one that only stands in for a line of the program's: the line itself is in the traceback as well."""
+    return code.replace(co_consts=(*code.co_consts, _STANDS_IN))
+
+
+def stands_in(frame: FrameType) -> bool:
+    """Returns whether a frame runs such code."""
+    return frame.f_code.co_consts[-1:] == (_STANDS_IN,)

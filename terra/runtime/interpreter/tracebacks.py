@@ -45,7 +45,7 @@ def _without_ours(trace, to_the_end):
         to_the_end = ours.calls(entries[-1].tb_frame)
     while end and not to_the_end and ours.is_ours(entries[end - 1].tb_frame):
         end -= 1
-    kept = [entry for k, entry in enumerate(entries) if k >= end or not ours.is_ours(entry.tb_frame)]
+    kept = [entry for k, entry in enumerate(entries) if (k >= end or not ours.is_ours(entry.tb_frame)) and not ours.stands_in(entry.tb_frame)]
     first = kept[0] if kept else None
     for entry in entries:
         entry.tb_next = None  # setting another one goes through all that follow it

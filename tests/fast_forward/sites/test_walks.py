@@ -192,6 +192,18 @@ def test_a_part_that_gives_something_else_now_and_then(model, does):
     check(training(model, does))
 
 
+def leaves_the_graph(layer, x):
+    """Takes a path in it that is new, so that the step falls back there: what it gives is no value of the graph's, and nothing more can be noted, or walked."""
+    for _ in range(layer.times // 9):
+        x = x * 1.01
+    return x
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_a_part_that_leaves_the_graph(model):
+    assert check(training(model, leaves_the_graph), walked=0).stats().fallbacks >= 2
+
+
 def fails(layer, x):
     if layer.times % 6 == 0:
         raise ValueError(f"call {layer.times}")

@@ -62,7 +62,7 @@ def enter(runner: Any, place: tuple, owner: Any, args: tuple, kwargs: dict, call
             step.counts.walked_calls += 1
             return result
     key = place, hash(signature)
-    if not step.records or sys.getprofile() is not None or program.back_off.left(key, step.function.n_steps):
+    if step.skeleton is not runner or not step.records or sys.getprofile() is not None or program.back_off.left(key, step.function.n_steps):
         return entered.make(step, _Walking(runner, owner, outcomes), call)
     known.useless += bool(outcomes)
     walking = _Walking(runner, owner, outcomes)
@@ -192,6 +192,7 @@ class _Walking(entered.Entered):
         except Unskippable:
             self._notes = False
         value = self._made(step, call, owner, args, kwargs)
+        self._notes &= self._runner.step.skeleton is self._runner  # else the step has fallen back
         if not self._notes:
             return value
         gave, n_external = [], len(self._inputs.external)

@@ -83,6 +83,8 @@ class _Group:
         results = []
         for part in self._parts:
             results.append(part.perform(runner, inputs, outcomes))
+            if runner.step.skeleton is not runner:
+                raise Unskippable
             gave = []
             describe(runner, results[-1], gave, [], inputs)
             if tuple(gave) != part.gave:
@@ -162,6 +164,8 @@ class Walk:
             gave = []
             try:
                 value = owner.call(runner, inputs, outcomes) if call is None else walk._parts[k].perform(runner, inputs, outcomes)
+                if runner.step.skeleton is not runner:
+                    return NOT_WALKED  # the step has fallen back: its runner knows nothing any more
                 describe(runner, value, gave, [], inputs)
             except Unskippable:
                 return NOT_WALKED
@@ -169,8 +173,6 @@ class Walk:
                 if outcomes and outcomes[-1].error is error:
                     return NOT_WALKED
                 raise
-            if runner.step.skeleton is not runner:
-                return NOT_WALKED
             if tuple(gave) != expected:
                 walk = next((other for other in variants if other.continues(walk, k, tuple(gave))), None)
                 if walk is None:

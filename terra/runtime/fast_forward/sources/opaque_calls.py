@@ -353,4 +353,4 @@ class Caller:
 @functools.lru_cache(1000)
 def _calling(filename: str, name: str, line: int) -> CodeType:
     module = compile("def call(function, args, kwargs): return function(*args, **kwargs)", filename, "exec")
-    return next(x for x in module.co_consts if type(x) is CodeType).replace(co_firstlineno=line, co_name=name)
+    return ours.stand_in(next(x for x in module.co_consts if type(x) is CodeType).replace(co_firstlineno=line, co_name=name))
