@@ -2,7 +2,10 @@
 
 import io
 import itertools
+import json
+import operator
 import random
+import statistics
 import sys
 import types
 
@@ -100,13 +103,20 @@ def makes_letters(h, x):
     return x * float(f"{h.random.randint(7, 8)}") / float("7")
 
 
+def hands_on_twice(h, x):
+    """Each call is given a dict that holds what this one does."""
+    rates = {"a": next(h.cycle)}
+    json.dumps(rates)
+    return x * json.loads(json.dumps(rates))["a"]
+
+
 def averages_and_branches(h, x):
     """The number that is read may be read again where the branch turns out to be another one, the draw must not be made again."""
     h.mean = 0.9 * h.mean + 0.1 * h.random.random()
     return x * h.mean if h.random.random() < 0.5 else x
 
 
-BODIES = [averages_and_branches, takes_in_turn, takes_integers_in_turn, takes_letters_in_turn, makes_letters, item_of_a_sample, own, pythons, numpys, of_numpys_type, by_functions, assigns, keeps, stochastic_depth, calculates, adds_in_place]
+BODIES = [averages_and_branches, hands_on_twice, takes_in_turn, takes_integers_in_turn, takes_letters_in_turn, makes_letters, item_of_a_sample, own, pythons, numpys, of_numpys_type, by_functions, assigns, keeps, stochastic_depth, calculates, adds_in_place]
 
 
 def prints_it(h, x):
@@ -137,6 +147,18 @@ def sorts_within(h, x):
     return x * RATES[orders["a"][0][0]]
 
 
+def hands_on_the_same(h, x):
+    """What it is given is one list: where that is changed, both are."""
+    rates = [next(h.cycle)]
+    return x * statistics.mean(operator.concat(rates, rates))
+
+
+def hands_on_what_holds_itself(h, x):
+    rates = [next(h.cycle)]
+    rates.append(rates)
+    return x * float(repr(rates)[1:4])
+
+
 def gives_it_to_what_looks(h, x):
     return x * tf.cast(tf.size(tf.range(0.0, tf.constant(h.random.random()), 0.1)), tf.float32)
 
@@ -145,7 +167,7 @@ def gives_an_array(h, x):
     return x + np.random.normal(size=(6,)).astype("float32")
 
 
-OTHERS = [shuffles, sorts_within, prints_it, looks_at_a_tensor_of_it, gives_it_to_what_looks, draws_integers, gives_an_array]
+OTHERS = [shuffles, sorts_within, hands_on_the_same, hands_on_what_holds_itself, prints_it, looks_at_a_tensor_of_it, gives_it_to_what_looks, draws_integers, gives_an_array]
 
 
 def program(body, place="layer", around=None):

@@ -166,12 +166,13 @@ class Operands(Handler):
                 self.run.impure("reads the value of a tensor that is an argument")
         return it
 
-    def values(self, it):
-        """Notes that the values of all tensors in a container are looked at."""
+    def values(self, it, around=()):
+        """Notes that the values of all tensors in a container are looked at; `around`: the containers that it is in."""
         kind = type(it)
         if kind is list or kind is tuple or kind is dict:
             for x in it.values() if kind is dict else it:
-                self.values(x)
+                if not any(x is other for other in around):  # it may hold itself
+                    self.values(x, (*around, it))
         else:
             self.value(it)
 

@@ -4,6 +4,8 @@ from typing import Any, Iterable, Iterator
 
 import numpy as np
 
+from terra.runtime.tensors.comparing import Unskippable
+
 
 class Given:
     """The containers and arrays among the arguments of one call that are the run's own."""
@@ -12,7 +14,7 @@ class Given:
 
     def __init__(self, run: Any, values: tuple):
         self._run = run
-        self._held = [(x, _contents(x)) for x in _own(run, values)]
+        self._held = [(x, _contents(x)) for x in _own(run, values, set())]
 
     def are_kept(self) -> None:
         """The call gets them otherwise than as an opaque one: the containers are still the run's own."""
@@ -25,14 +27,34 @@ class Given:
         return any(_contents(it) != held for it, held in self._held)
 
 
-def _own(run: Any, values: Iterable) -> Iterator:
-    """Yields the run's own ones, also those within others."""
+class HandedOn:
+    """The lists and dicts that a run has made, and unknown code was given: another call is given others that hold the same, as the first one was."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple] = {}  # id -> (the list or dict, the number of the last such call)
+
+    def __contains__(self, it: Any) -> bool:
+        return id(it) in self._held
+
+    def take(self, born: Any, it: Any, number: int) -> None:
+        """Takes it from what is the run's alone: the call of this number is given it. Raises Unskippable if it is given it twice, or within itself."""
+        born.pop(id(it), None)
+        if self._held.get(id(it), (it, -1))[1] == number:
+            raise Unskippable(f"a {type(it).__name__} twice")
+        self._held[id(it)] = it, number
+
+
+def _own(run: Any, values: Iterable, seen: set) -> Iterator:
+    """Yields the run's own ones, also those within others, but for those that were `seen`."""
     for x in values:
         if type(x) is tuple:
-            yield from _own(run, x)
-        elif type(x) in (list, dict) and run.born.has(x):
+            yield from _own(run, x, seen)
+        elif type(x) in (list, dict) and id(x) not in seen and (run.born.has(x) or x in run.opaque.handed_on):
+            seen.add(id(x))
             yield x
-            yield from _own(run, x.values() if type(x) is dict else x)
+            yield from _own(run, x.values() if type(x) is dict else x, seen)
         elif type(x) is np.ndarray and run.deferred.knows(x):
             yield x
 

@@ -16,7 +16,7 @@ from terra.frameworks import effect_free_calls
 from terra.runtime.fast_forward.purity.facts.bytecode import is_called_next, is_dropped
 from terra.runtime.fast_forward.purity.facts.program_code import callers_looked_up, is_refused, runs_program, where_it_stands
 from terra.runtime.fast_forward.purity.unknown.clock import Clock
-from terra.runtime.fast_forward.purity.unknown.given import Given, comes_late
+from terra.runtime.fast_forward.purity.unknown.given import Given, HandedOn, comes_late
 from terra.runtime.fast_forward.purity.unknown.steadiness import is_of_many, is_unsteady
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.effects import CONTENTS, changed_containers, space_of
@@ -40,7 +40,7 @@ class Opaque:
         self.calls: list[OpaqueCall] = []
         self._last: tuple[int, CodeType, int] | None = None  # id of what the last call of the program's has given, and where that stands
         self._raising: int | None = None  # id of the exception that the last call has made
-        self.draws = False  # whether some draw random numbers
+        self.draws, self.handed_on = False, HandedOn()  # whether some draw random numbers; what they are given
         self._known: dict[int, tuple[Any, int]] = {}  # id -> (a weak reference to an object that a call has given, or it itself; the call's number)
         self.unsteady: dict[int, Any] = run.deferred.unsteady  # id -> number or text that a call gives, another one each time
 
@@ -85,7 +85,7 @@ class Opaque:
         return True
 
     def clear(self) -> None:
-        self.calls = []
+        self.calls, self.handed_on = [], HandedOn()
         self._known.clear()
         self.unsteady.clear()
 
@@ -308,11 +308,11 @@ class Opaque:
         number = self.number_of(it)
         if number is not None:
             return Result(number)
-        if kind is tuple or run.born.has(it):
+        if kind is tuple or run.born.has(it) or it in self.handed_on:
             if kind not in (tuple, list, dict):
                 raise Unskippable(f"a {kind.__name__} that was made just now")
             if kind is not tuple:  # unknown code may keep it: what the run does to it later would have to be done to another one
-                run.born.pop(id(it), None)
+                self.handed_on.take(run.born, it, len(self.calls))
             return {k: self.part(x) for k, x in it.items()} if kind is dict else kind(map(self.part, it))
         if id(it) in run.given and kind in (list, dict):
             raise Unskippable(f"a {kind.__name__} that is an argument")
