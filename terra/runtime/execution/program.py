@@ -15,7 +15,7 @@ from terra.trial import BackOff
 
 DTYPES = tfi.INTERN_DTYPES
 _MOST_UNSKIPPABLE = 10_000  # places that are remembered
-_SAME_REASON = 3  # times that a call counts which cannot be skipped for the reason of the one before
+_SAME_REASON = 3  # times that a call of users' functions counts which cannot be skipped for the reason of the one before
 _MOST_VARYING = 1000  # numbers that are known to vary inside of calls
 _MOST_OWNERS, _MOST_FAILED = 32, 8  # objects of which calls are recorded at one place; those of which none could be
 
@@ -193,11 +193,11 @@ class Program:
         """How often a call at this place could not be recorded, as far as that was counted."""
         return self.unskippable.get(place, (0, None))[0]
 
-    def note_unskippable(self, place, why, counts=False):
+    def note_unskippable(self, place, why, counts=False, users=False):
         """A call could not be skipped at this place, because it...; empty if that cannot be said. Gives how many of those that count there were, this one among
-        them if it does (more than once if the reason was the same before: it will not go away); 0 if it does not."""
+        them if it does; 0 if it does not. Where the call runs functions of the `users`, which were observed, a reason that was the same before will not go away."""
         failures, before = self.unskippable.get(place, (0, None))
-        failures += counts * (_SAME_REASON if why and why == before else 1)
+        failures += counts * (_SAME_REASON if users and why == before else 1)
         if place in self.unskippable or len(self.unskippable) < _MOST_UNSKIPPABLE:
             self.unskippable[place] = failures, why
         return failures if counts else 0

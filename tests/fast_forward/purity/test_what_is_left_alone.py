@@ -29,9 +29,9 @@ def program():
 def test_the_same_reason_twice_in_a_row_is_believed(monkeypatch):
     tried, note = collections.Counter(), Program.note_unskippable
 
-    def noted(program, place, why, counts=False):
+    def noted(program, place, why, *more):
         tried[place] += "currentframe" in why
-        return note(program, place, why, counts)
+        return note(program, place, why, *more)
 
     monkeypatch.setattr(Program, "note_unskippable", noted)
     harness.compare_steps(program, whole=0, express=0, n=40)

@@ -368,7 +368,7 @@ def _record(runner, place, cache, call):
             runner.observer.note_made(record, recording.log_length, before, differentiates)
             return result, None
     except Unskippable as error:
-        failures = program.note_unskippable(place, str(error), cache is None and not too_early)
+        failures = program.note_unskippable(place, str(error), cache is None and not too_early, bool(users))
         if cache is not None or too_early:
             program.back_off.failed((place, hash(call.signature)), runner.step.function.n_steps, too_early)
         if len(place) == 4:
