@@ -254,7 +254,11 @@ def test_a_path_that_all_steps_take_from_now_on():
     known.note_coexecuted(100.0)
     for k in range(3 * account.IN_A_ROW):
         assert not known.may_replace()
-        known.note_coexecuted(0.1) if k % account.IN_A_ROW == account.IN_A_ROW - 1 else known.falls_back() or known.note(0.2, traced=True)
+        if k % account.IN_A_ROW == account.IN_A_ROW - 1:
+            known.note_coexecuted(0.1)
+        else:
+            known.falls_back()
+            known.note(0.2, traced=True)
     for _ in range(account.IN_A_ROW):
         assert not known.may_replace()
         known.falls_back()

@@ -46,9 +46,9 @@ class Part(NamedTuple):
         try:
             value = self.call(self.owner, args, kwargs)
         except BaseException as error:
-            outcomes.append(Outcome(self.owner, None, error, [], []))
+            outcomes.append(Outcome.of(self.owner, None, error))
             raise
-        outcomes.append(Outcome(self.owner, value, None, [], []))
+        outcomes.append(Outcome.of(self.owner, value))
         return value
 
     def is_like(self, other: "Part") -> bool:
@@ -75,7 +75,7 @@ class _Group:
         given, n = build(self._given, runner, self._parts[0].stretch, inputs), len(outcomes)
         results = attempt(runner, self, self._owners, given, {}, partial(self._make, runner, inputs, outcomes), is_group=True)
         if len(outcomes) == n:
-            outcomes += [Outcome(part.owner, value, None, [], []) for part, value in zip(self._parts, results)]
+            outcomes += [Outcome.of(part.owner, value) for part, value in zip(self._parts, results)]
         return results
 
     @ours.calling

@@ -61,6 +61,11 @@ class Outcome(NamedTuple):
     left: list
     changes: list[Change]
 
+    @classmethod
+    def of(cls, function: Any, value: Any, error: BaseException | None = None) -> "Outcome":
+        """Returns that of a call which has just been made."""
+        return cls(function, value, error, [], [])
+
     @ours.calling
     def give(self) -> Any:
         if self.error is not None:
@@ -328,11 +333,11 @@ def constant_part(part: Any) -> tuple:
 
 def _made(function: Callable, caller: "Caller | None", args: list, kwargs: dict) -> Outcome:
     try:
-        return Outcome(function, function(*args, **kwargs) if caller is None else caller.call(function, args, kwargs), None, [], [])
+        return Outcome.of(function, function(*args, **kwargs) if caller is None else caller.call(function, args, kwargs))
     except Exception as error:
         if error.__traceback__ is not None:
             error.__traceback__ = error.__traceback__.tb_next  # the first frame is this one
-        return Outcome(function, None, error, [], [])
+        return Outcome.of(function, None, error)
 
 
 class Caller:

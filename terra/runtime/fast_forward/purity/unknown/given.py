@@ -14,17 +14,17 @@ class Given:
 
     def __init__(self, run: Any, values: tuple):
         self._run = run
-        self._held = [(x, _contents(x)) for x in _own(run, values, set())]
+        self._held = [(x, _contents(x), run.born.has(x)) for x in _own(run, values, set())]
 
     def are_kept(self) -> None:
-        """The call gets them otherwise than as an opaque one: the containers are still the run's own."""
-        for it, _ in self._held:
+        """The call gets them otherwise than as an opaque one: the containers are as they were before it."""
+        for it, _, was_born in self._held:
             if type(it) is not np.ndarray:
-                self._run.born.add(it)
+                self._run.opaque.handed_on.put_back(self._run.born, it, was_born)
 
     def have_changed(self) -> bool:
         """Returns whether the call has changed one of them."""
-        return any(_contents(it) != held for it, held in self._held)
+        return any(_contents(it) != held for it, held, _ in self._held)
 
 
 class HandedOn:
@@ -44,6 +44,14 @@ class HandedOn:
         if self._held.get(id(it), (it, -1))[1] == number:
             raise Unskippable(f"a {type(it).__name__} twice")
         self._held[id(it)] = it, number
+
+    def put_back(self, born: Any, it: Any, was_born: bool) -> None:
+        """The call is not given it after all; `was_born`: it was the run's alone."""
+        if was_born:
+            born.add(it)
+            self._held.pop(id(it), None)
+        else:
+            self._held[id(it)] = it, -1
 
 
 def _own(run: Any, values: Iterable, seen: set) -> Iterator:
