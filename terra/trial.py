@@ -11,6 +11,7 @@ ROUNDS = 4  # blocks of either form
 HOPELESS = 1.5  # the second form is given up after its first block if its steps took at least so many times as long
 LONGEST = 2  # times that are not counted where means are compared
 _AT_ONCE, _LONGEST, _MOST_FAILED = 3, 10, 10_000  # failures that change nothing; doublings of the pause at most; keys that are kept
+_COST, _LIMIT, _PAUSE = 8, 128, 1000  # successes that a failure costs; that failures may cost in all; times that something is not tried then
 FASTER = 0.98  # the second form stays if its steps take at most so many times as long, in the median
 
 
@@ -108,6 +109,35 @@ class BackOff:
             if is_power(row):
                 return 0
         return max(0, until - step)
+
+
+class Reliability:
+    """Says whether it is still worth while to try something that fails now and then, where one failure costs as much as several successes save."""
+
+    __slots__ = ("_debt",)
+
+    def __init__(self):
+        self._debt = 0  # what failures have cost, less what successes have saved
+
+    def failed(self):
+        self._debt += _COST
+        if self._debt > _LIMIT:
+            self._debt = _LIMIT + _PAUSE
+
+    def succeeded(self):
+        if self._debt:
+            self._debt -= 1
+
+    @property
+    def pauses(self):
+        return self._debt > _LIMIT
+
+    def allows(self):
+        """Returns whether it is to be tried now: after too many failures not for a while, and then once. (Each question is one time.)"""
+        if self.pauses:
+            self._debt -= 1
+            return False
+        return True
 
 
 def is_power(n):

@@ -37,7 +37,7 @@ def training(reads=False, feeds=False, sine_at=-1):
             y = tf.tanh(x @ w)
             if feeds:
                 y = y * np.float32(random.random())
-            if k == sine_at:
+            if k == f"{sine_at}":
                 y = tf.sin(y)
             loss = tf.reduce_mean(y * y)
         if reads and float(loss) > 100.0:
@@ -49,11 +49,11 @@ def training(reads=False, feeds=False, sine_at=-1):
 
 
 def run(step, w, n=30, read=lambda k: True, varies=True):
-    """The values of the losses, as they are read, and of the variable in the end. varies: whether steps are given their number, which keeps them from being skipped."""
+    """The values of the losses, as they are read, and of the variable in the end. varies: whether steps are given a text of their number, which keeps them from being skipped."""
     random.seed(5)
     seen = []
     for k in range(n):
-        loss = step(X[k % 4], k if varies else 0)
+        loss = step(X[k % 4], f"{k}" if varies else "0")
         if read(k):
             seen.append(float(loss))
     terra.sync()

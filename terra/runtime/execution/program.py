@@ -113,11 +113,13 @@ class Program:
         self.trials = {}  # (node, function, location, shapes of the step's arguments) -> what came of observing calls of the user's functions there
         self.tried = {}  # (node, location) -> names of the layers that were observed there
         self.whole = None  # the one of the step's own function, in the last step
-        self.varying = {}  # (id of a dict, list or cell, key) -> it, where a call has found a number, and has left another one
+        self.varying = {}  # (id of a dict, list or cell, key) -> it, where a call has found a number or another value, and has left another one
         self.gave = {}  # numbers that opaque calls have given, each by what the call is
         self.integer_draws = set()  # what tells draws that gave Python's integers
         self.small = {}  # key of an opaque call -> the small integers that it has given
         self.unsteady = set()  # keys of opaque calls that give another number or text each time, see `opaque_calls`
+        self.changed_containers = {}  # id -> container that calls of unknown code change, see `ChangedContainers`
+        self.looked_at = set()  # keys of those whose number a run has looked at, and must not vary in it
         self.not_observed = {}  # id -> code object, of functions of libraries' that it is of no use to observe
         self.to_be_observed = {}  # the same of those that had better be observed than called again
         self.made_layers = {}  # (class, what it was made of, types and shapes of what it was given) -> layer, in the place of those that each step makes
@@ -203,8 +205,8 @@ class Program:
         return failures if counts else 0
 
     def note_varying(self, reads):
-        """A call has changed what it has read: its numbers are read anew each time from now on. `reads`: a `ReadSet`, or None."""
-        for space, key in reads.changed_numbers() if reads is not None and len(self.varying) < _MOST_VARYING else ():
+        """A call has changed what it has read: its numbers, and other values, are read anew each time from now on. `reads`: a `ReadSet`, or None."""
+        for space, key in reads.changed_values() if reads is not None and len(self.varying) < _MOST_VARYING else ():
             self.varying[id(space), key] = space
 
     def add_states(self, place, states):

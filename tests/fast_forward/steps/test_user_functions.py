@@ -1026,7 +1026,7 @@ def test_whoever_observes_nothing_is_shown_the_same():
     source = "".join(inspect.getsource(module) for module in (assignments, observed, observed_match, questions))
     names = set(re.findall(r'_shown?\("(\w+)"', source)) | set(re.findall(r'how = "(\w+)"', source)) | set(re.findall(r"tls\.observer\.(\w+)", source))
     assert len(names) > 35
-    observer = Observer(types.SimpleNamespace(log=[], deferred_fetches={}), set())
+    observer = Observer(types.SimpleNamespace(log=[], deferred_fetches={}, program=types.SimpleNamespace(changed_containers={})), set())
     for name in names:
         assert hasattr(NullObserver, name) and hasattr(observer, name), name
     assert vars(observer).keys() - {"run", "conclusion", "_outer"} == {name for name in vars(NullObserver) if not name.startswith("_")}

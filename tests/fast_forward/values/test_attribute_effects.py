@@ -97,8 +97,6 @@ class CountsByMore(Base):
 
 
 class CountsAndLooks(Base):
-    """Each step is another one."""
-
     def step(self, x):
         self.steps += 1
         return self.learn(x) * float(self.steps % 4)
@@ -384,8 +382,8 @@ class Targets(Base):
         return self.h
 
 
-PURE = [KeepsTheLoss, Counts, CountsByMore, KeepsLists, SetsTwice, ReadsAndSets, AddsUp, KeepsNumbers, NestedInPure, OfAnother, Data, Targets, Appends, AddsUpForEver, Deletes]
-IMPURE = [CountsAndLooks, LooksElsewhere, Nested, Slotted, WithSetattr, LooksBefore, AppendsElsewhere]
+PURE = [KeepsTheLoss, Counts, CountsByMore, KeepsLists, SetsTwice, ReadsAndSets, AddsUp, KeepsNumbers, NestedInPure, OfAnother, Data, Targets, Appends, AddsUpForEver, Deletes, CountsAndLooks, LooksElsewhere]
+IMPURE = [Nested, Slotted, WithSetattr, LooksBefore, AppendsElsewhere]
 SOMETIMES = [LooksAndCounts, Alternates, AppendsToArguments]
 
 

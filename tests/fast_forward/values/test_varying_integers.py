@@ -87,11 +87,31 @@ def test_arguments(use, options):
     compare_steps(make, n=60, **options)
 
 
-def test_small_ones_are_waited_out():
-    """Below 257 Python has one object for each integer: it cannot be told where it came from. Such steps run, until the integers are larger."""
+def test_small_ones_that_grow():
+    """Python has one object for each integer below 257: an observed run is given objects of its own."""
     def make():
         return lambda x, i: tf.abs(x) * schedule(i), lambda s, k: s(X[k % 3], k), lambda: ()
-    compare_steps(make, n=300, whole=20)
+    compare_steps(make, n=60, whole=30)
+
+
+def test_small_ones_are_the_programs_own_where_it_keeps_them():
+    """No integer that a run has made its own is left where the program can ask which one it is, or does."""
+    def make():
+        vars(holder).clear()
+        holder.kept, holder.last, holder.same = [], 0, None
+
+        def step(x, i):
+            holder.last = i % 7
+            holder.kept.append(i)
+            holder.same = holder.last is i
+            return tf.abs(x) * (1.0 + 0.01 * i), i
+
+        def call(s, k):
+            y, i = s(X[k % 3], k)
+            small = [int(str(i)), int(str(holder.last)), int(str(holder.kept[-1]))]
+            return y, i is small[0], holder.last is small[1], holder.kept[-1] is small[2], holder.same
+        return step, call, lambda: vars(holder)
+    compare_steps(make, n=60, whole=0, express=0)
 
 
 def test_small_ones_that_come_again_are_constants():

@@ -33,7 +33,7 @@ from terra.runtime.fast_forward.cache.inline_cache import polymorphic_hit
 from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.cache.call_records import FELL_BACK, MISSED, RecordVariants, CallContext, Inputs
 from terra.runtime.fast_forward.guards import added_losses, attribute_filter, guard_set, patch_guard
-from terra.runtime.fast_forward.sources.effects import StateInput, holds_tensors
+from terra.runtime.fast_forward.sources.effects import StateInput, holds_tensors, leave_natural
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.interpreter import profilers
 from terra.runtime.tensors.comparing import Unskippable
@@ -255,7 +255,7 @@ def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, m
         found += more
     signature, expected = tuple(found), None
     if cache is not None:
-        variants, n_external = cache.get(signature, ()), len(inputs.external)
+        variants, n_external, missed = cache.get(signature, ()), len(inputs.external), False
         for record in variants:
             if record.fits(runner, inputs):
                 if runner.step.verifies and (record.opaque or record.effects):  # observed, the call tells of both
@@ -267,17 +267,22 @@ def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, m
                 result = apply_record(runner, record, inputs, variants)
                 if result is MISSED:
                     del inputs.external[n_external:]
-                    if outcomes.pending:
+                    if outcomes.pending or record.opaque:
+                        missed = True
                         continue
                     break
                 cache.jumped()
                 return (result if result is not FELL_BACK else _enter_fallen_back(runner, owner, keep, inputs, call)), None
+        if missed:
+            variants.reliability.failed()
     program = runner.program
     if not runner.step.records and expected is None and not outcomes.pending:
         return enter(runner, call), None
     if expected is None and not outcomes.pending and (wait := program.back_off.left((call_site, hash(signature)), runner.step.function.n_steps)):
         if runner.observer is not None:
             runner.observer.waits(wait)
+        return (enter_by_parts(runner, call_site, owner, args, kwargs, call) if len(call_site) == 4 else enter(runner, call)), None
+    if cache is not None and expected is None and not outcomes.pending and variants and not variants.reliability.allows():
         return (enter_by_parts(runner, call_site, owner, args, kwargs, call) if len(call_site) == 4 else enter(runner, call)), None
     if cache is not None and expected is None and not outcomes.pending and not cache.is_worth_recording(signature, type(owner) is FunctionType and more is None):
         if cache.is_fruitless():
@@ -313,8 +318,7 @@ def _record(runner, place, cache, call):
         guard = guard_set.GuardSet(owner, call.keep[1:], users, call.states)
     except Unskippable as error:
         guard, why = None, str(error)
-    context = losses = None
-    differentiates, effects, opaque, numbers, passed_on, too_early = False, (), None, None, (), 0
+    context, losses, differentiates, effects, opaque, numbers, passed_on, too_early = None, None, False, (), None, None, (), 0
     before = runner.observer.effects_so_far() if runner.observer is not None else None
     if guard is not None:
         context, losses = CallContext(), added_losses.Before(runner, guard.containers.added_losses.values(), inputs)
@@ -347,19 +351,17 @@ def _record(runner, place, cache, call):
             raise Unskippable("changes what it reads")
         if inputs.known_elsewhere(runner, guard):
             raise Unskippable("reads a tensor that is among its arguments as well")
-        may_be_empty = call.may_be_empty or framework_objects.may_do_nothing(owner)
         recording.is_known = lambda x: is_held(x, call.keep, guard.reads)
         record = recording.make_record(
-            result, inputs, call.takes_all, may_be_empty, unread(runner, owner, call.args, call.kwargs), added=added, differentiates=differentiates, effects=effects, opaque=opaque, numbers=numbers,
-            passed_on=passed_on)
+            result, inputs, call.takes_all, call.may_be_empty or framework_objects.may_do_nothing(owner), unread(runner, owner, call.args, call.kwargs), added=added,
+            differentiates=differentiates, effects=effects, opaque=opaque, numbers=numbers, passed_on=passed_on)
         record.guard, record.keep, record.context, record.carried, record.states = guard, call.keep, context.changes, call.held, tuple(call.states.values())
         if call.expected is not None:
             cache.jumped()
             verification.compare(runner, call.expected, record)
             return result, None
         runner.note_formatted(record.formatted)
-        differentiates = differentiates and recording.tells_tapes
-        if differentiates and record.opaque:
+        if (differentiates := differentiates and recording.tells_tapes) and record.opaque:
             raise Unskippable("calls unknown code, and has a tf.custom_gradient of the program's")
         if differentiates:  # then only a run that is observed can leave it out, together with the gradient
             program.only_within.add(place)
@@ -376,6 +378,9 @@ def _record(runner, place, cache, call):
         if failures >= (_MOST_USELESS if not users else 2 * _MOST_USELESS):  # what the user's code calls has to be recorded first
             program.call_sites[place] = False
         return result, None
+    finally:
+        if runner.observer is None:
+            leave_natural(effects)
     if cache is None:
         cache = program.call_sites[place] = CallSiteCache()
         if len(place) == 4:

@@ -19,6 +19,7 @@ from terra.runtime.tracing.tracer import real
 from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.constants import const_key, is_small_constant, known_to_host
+from terra.trial import Reliability
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
@@ -216,13 +217,15 @@ class Inputs:
 class RecordVariants(list):
     """The records of one place and signature: other states of an object that was read then, or other values that the call read on its way."""
 
-    __slots__ = ("missing",)
+    __slots__ = ("missing", "reliability")
 
     def __init__(self):
         self.missing = 0  # how many more there had to be recorded, for values that were read, than were good for a jump since
+        self.reliability = Reliability()
 
     def learn(self, record):
         self.append(record)
+        record.reliability = self.reliability
         if record.depends_on_values:
             self.missing += 1
         if len(self) > (MOST_VARIANTS if record.depends_on_values else MOST_RECORDS):
@@ -245,19 +248,16 @@ class RecordVariants(list):
         return None
 
 
-_MOST_MISSES = 16  # after which a record is not tried again
-
-
 class CallRecord:
     """A recorded call: what it depended on (guard, checks), and what it did."""
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "needs", "result", "records", "functions",
         "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried", "states", "numbers", "calls", "takes_arrays",
-        "formatted", "opaque", "n_early", "stages", "late_feeds", "misses")
+        "formatted", "opaque", "n_early", "stages", "late_feeds", "reliability")
 
     def __init__(self):
-        self.misses = 0  # times in a row that its opaque calls gave something else
+        self.reliability = Reliability()  # of the records of its signature: whether their opaque calls give what they gave
         self.opaque = ()  # the opaque calls, see `opaque_calls`
         self.n_early = 0  # how many of them are made before anything is read: the rest is given what was read
         self.stages = ()  # for each of the rest: how many values are read before it
@@ -323,7 +323,7 @@ class CallRecord:
 
     def fits(self, runner, inputs):
         """Returns whether the call may be jumped over, its signature being the same."""
-        if self.misses > _MOST_MISSES or (self.needs and not self.comes_after(runner)) or (self.opaque and self.is_outdated(runner.program.unsteady)):
+        if (self.needs and not self.comes_after(runner)) or (self.opaque and (self.is_outdated(runner.program.unsteady) or not self.reliability.allows())):
             return False
         for kind, index, expected in self.checks:
             x = inputs.external[index] if kind is ExternalInput else runner.step.arg_list[index] if kind is StepArgument else index

@@ -3,10 +3,12 @@
 import bisect
 from typing import Any, Callable
 
-from terra.runtime.fast_forward.cache.call_records import RESULT, ExternalInput
+from terra.runtime.fast_forward.cache.call_records import RESULT, ExternalInput, Instance, Named
+from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
+from terra.runtime.fast_forward.sources.effects import space_of
 from terra.runtime.fast_forward.sources.late_values import OpaqueNumbers
-from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, OfKind, OpaqueCall
+from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Held, OfKind, OpaqueCall, Result
 from terra.runtime.tensors.comparing import Unskippable
 from terra.tf import opschema
 
@@ -15,6 +17,8 @@ def note(record: Any, calls: list[OpaqueCall], template: Callable[[Any], Any], n
     """Notes the calls in a record whose effects and operations are noted already; `template(parts)` describes what a call is made of; `numbers`: those that they give; `start`: how many operations come
     before the record. Raises Unskippable."""
     record.opaque = [call.described(template(call.parts), start) for call in calls]
+    for k, effect in enumerate(record.effects):
+        _put_behind(record, k, effect)
     deferred = [k for k, call in enumerate(record.opaque) if holds_late(call.parts)]
     record.n_early = deferred[0] if deferred else len(calls)
     late, reads = record.opaque[record.n_early:], [k for k, (node, *_) in enumerate(record.entries) if node.category == opschema.FETCH]
@@ -25,6 +29,26 @@ def note(record: Any, calls: list[OpaqueCall], template: Callable[[Any], Any], n
         raise Unskippable("sets an attribute to what it has read, before it calls unknown code")
     if any(effect.template is RESULT for effect in record.effects[:max(call.n_effects for call in calls)]):
         raise Unskippable("sets an attribute to what it gives, before it calls unknown code")
+
+
+def _put_behind(record: Any, k: int, effect: Any) -> None:
+    """Puts the k-th effect, and those behind it, behind the last call that has given part of what it leaves: a list, say, that was set before it was filled. Raises Unskippable if a call may have seen it before."""
+    for call in record.opaque[:_last_result(effect.template) + 1]:
+        if call.n_effects <= k:
+            continue
+        function = call.parts[0].value if type(call.parts[0]) is Held else None
+        sees_nothing = call.is_blind or residual_calls.is_residual(getattr(function, "__self__", None), getattr(function, "__name__", ""))
+        if not sees_nothing or any(call.key == ("reads", id(space_of(other.owner)), other.name) for other in record.effects[k:call.n_effects]):
+            raise Unskippable("changes what it has set, after a call of unknown code that may have seen it")
+        call.n_effects = k
+
+
+def _last_result(template: Any) -> int:
+    """Returns the largest number of a call of whose result something is made; -1 if it is made of none."""
+    kind = type(template)
+    if kind is list or kind is tuple or kind is dict:
+        return max(map(_last_result, template.values() if kind is dict else template), default=-1)
+    return template.index if kind is Result else _last_result(template.attributes) if kind is Instance else _last_result(template.parts) if kind is Named else -1
 
 
 def refuse_late_checks(record: Any) -> None:

@@ -377,7 +377,7 @@ class Recording:
             return None
         if effect.value() is result and (type(result) in (list, dict) or is_record(type(result))):
             return RESULT
-        return self._template(effect.given())
+        return self._template(effect.given(lambda it: self.opaque is not None and self.opaque.number_of(it) is not None))
 
     def _tensor(self, kind, value):
         if kind is TerraTensor and value._owner is self.runner:

@@ -114,7 +114,7 @@ def apply_record(runner, record, inputs, variants):
     for effect, value in zip(record.effects[had:], left[had:]):  # (numbers were calculated of those that were there before)
         effect.apply(value)
     if record.opaque:
-        record.misses = 0
+        record.reliability.succeeded()
         opaque_calls.made_for_good(record.opaque)
     if observer is not None and (record.effects or made):
         observer.changes.take_over_effects(record, made, left, states, inputs.external)
@@ -166,7 +166,6 @@ class _OpaqueCalls:
 
     def missed(self):
         """One of them did not give what it gave: returns what `apply_record` does then."""
-        self._record.misses += 1
         return MISSED if self._runner.step.skeleton is self._runner else FELL_BACK
 
 

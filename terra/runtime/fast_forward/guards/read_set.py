@@ -17,7 +17,7 @@ from terra.runtime.fast_forward.guards import container_guard, guard_builder, pa
 from terra.runtime.fast_forward.guards.entries_guard import EntriesGuard
 from terra.runtime.fast_forward.guards.property_reads import PropertyReads
 from terra.runtime.fast_forward.sources.effects import ABSENT, CONTENTS, StatePredicate, held_in, put, space_of
-from terra.runtime.fast_forward.sources.number_sources import KINDS, StorageSource, differ
+from terra.runtime.fast_forward.sources.number_sources import KINDS, StorageSource, differ, is_value
 from terra.runtime.tensors.comparing import SCALARS, equal
 from terra.tf import versions
 from terra.transform import forms
@@ -178,15 +178,15 @@ class ReadSet:
             if function is _contents and (type(value) is int or type(value) in KINDS):
                 yield StorageSource(cell, CONTENTS, type(value)), value
 
-    def changed_numbers(self):
-        """(dict or list, key) of the numbers that were read there, and are others now."""
+    def changed_values(self):
+        """(dict or list, key) of the numbers, and other values, that were read there, and are others now."""
         for space, entries in self._entries.values():
             if type(space) is dict or type(space) is list:
                 for key, value in entries.items():
-                    if type(value) in KINDS and type(now := held_in(space, key)) in KINDS and differ(now, value):
+                    if is_value(value) and is_value(now := held_in(space, key)) and differ(now, value):
                         yield space, key
         for (function, _), (cell, value) in self._asked.items():
-            if function is _contents and type(value) in KINDS and type(now := held_in(cell, CONTENTS)) in KINDS and differ(now, value):
+            if function is _contents and is_value(value) and is_value(now := held_in(cell, CONTENTS)) and differ(now, value):
                 yield cell, CONTENTS
 
     def guard(self, guard, before):

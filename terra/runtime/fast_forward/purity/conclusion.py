@@ -53,8 +53,8 @@ class Conclusion:
 
     def _check_numbers(self):
         """Numbers and arrays that vary must not matter."""
-        if self.run.deferred.looks_at_unsteady:
-            self.run.impure("looks at what unknown code gives, which is something else each time")
+        if seen := self.run.deferred.seen_unsteady:
+            self.run.impure("looks at what unknown code gives, which is something else each time", self.run.opaque.looked_at(seen))
         needed = self.run.dynamic.why_needed() or (self.run.deferred.looks_at_numbers() and "looks at a number that varies")
         if needed:
             self.run.impure(needed)

@@ -17,7 +17,7 @@ from terra.runtime.fast_forward.purity.unknown.writing import Writing
 from terra.runtime.fast_forward.sources.array_calculations import numpys_errors
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetches
 from terra.runtime.fast_forward.sources.late_values import NO_DYNAMIC_VALUES
-from terra.runtime.fast_forward.sources.effects import so_far
+from terra.runtime.fast_forward.sources.effects import leave_natural, so_far
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.interpreter import frames
@@ -62,7 +62,7 @@ class Run:
         self.reason = self.line = None  # why the run is impure, and in which line of the step's own function
         self.is_inside_opaque = False  # whether an opaque call is made just now
         self.trying = False  # whether something is asked that may be an opaque call, if it cannot be understood: see `attempted`
-        self.too_early = 0  # runs after which a counter that was handed on can be told from other integers
+        self.too_early = 0  # runs after which a part of it can be skipped
         self.passing = False  # whether that may be different the next time
         self.postponed = None  # why the run will have been impure in the end, though it goes on as if it were not: see `postpone`
         self.jumped = []  # (record, the effects until then: see `effects.so_far`) of calls that were jumped over
@@ -143,6 +143,7 @@ class Run:
             held.clear()
         self.reads = NullReadSet(self.dynamic.places)
         self.opaque.clear()
+        leave_natural(self.effects.values())
         self.effects = {}  # those hold what attributes were before, and what was appended
 
     def give(self, container):

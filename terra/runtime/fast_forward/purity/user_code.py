@@ -33,7 +33,7 @@ class UserRun(NamedTuple):
     why: "str | None" = None  # they were not pure
     carries: Iterable = ()  # `StateInput`s: the attributes that should count as arguments
     passed_on: Iterable = ()  # ids of the tensors in those that do, if nothing has looked at them
-    too_early: int = 0  # calls after which an integer can be told from others, where that is why they were not pure
+    too_early: int = 0  # calls after which a part of them can be skipped, where that is why they were not pure
 
 
 def observe(runner, users, covered, inputs, call, states=()):

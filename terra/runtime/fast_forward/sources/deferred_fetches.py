@@ -80,7 +80,7 @@ class DeferredFetches:
         self._numbers = dynamic.numbers
         self._seen = set()
         self.unsteady = {}  # id -> what an opaque call has given, another number or text each time
-        self.looks_at_unsteady = False
+        self.seen_unsteady = []  # those of them that were looked at
 
     def read(self, runner, tensor, how):
         """`how(tensor)`"""
@@ -159,7 +159,7 @@ class DeferredFetches:
                 self.looked_at(part)
         self.of_framework.pop(id(value), None)
         if id(value) in self.unsteady:
-            self.looks_at_unsteady = True
+            self.seen_unsteady.append(value)
         if id(value) in self._numbers:
             self._seen.add(id(value))
 

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from terra.runtime.execution.arguments.open_arrays import stand_in
-from terra.runtime.fast_forward.sources.number_sources import KINDS, ComputedSource, ConstantNumber, CounterSource, NumberPredicate, StorageSource, is_large
+from terra.runtime.fast_forward.sources.number_sources import KINDS, ComputedSource, ConstantNumber, CounterSource, NumberPredicate, StorageSource, can_be_told, is_large
 from terra.runtime.fast_forward.sources.late_values import OpaqueNumbers
 from terra.runtime.fast_forward.sources.opaque_calls import Result
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource, ArgumentSource, NumberSource
+from terra.runtime.interpreter import integers
 from terra.runtime.tensors.tensor import alias_of, is_unread, noted, tensor_of
 from terra.tf import private_names as tfi
 
@@ -189,7 +190,7 @@ class DynamicValues(OpaqueNumbers):
 
     def _number(self, value, source):
         """An object of its own for a number."""
-        number = value * 1.0 if type(value) is float else -(-value) if type(value) is int else value.copy()
+        number = value * 1.0 if type(value) is float else integers.own(value) if type(value) is int else value.copy()
         self.numbers[id(number)] = number, len(self.sources)
         self.sources.append(source)
         return number
@@ -210,7 +211,7 @@ class DynamicValues(OpaqueNumbers):
             value = function(*parts)
         except (ArithmeticError, ValueError, TypeError):
             return None  # it will be raised again
-        return self._number(value, ComputedSource(function, known, type(value))) if type(value) is float or is_large(value) else None
+        return self._number(value, ComputedSource(function, known, type(value))) if type(value) is float or can_be_told(value) else None
 
     def answers(self, function, parts):
         """Returns what `function` tells of these numbers, if one of them varies and it is True or False; else None."""
@@ -225,14 +226,14 @@ class DynamicValues(OpaqueNumbers):
 
     def counter(self, owner, name, value, more):
         """A number that stands for what a counter is now, which is handed on; None if it cannot be told from others."""
-        return self._number(value, CounterSource(owner, name, more)) if is_large(value) else None
+        return self._number(value, CounterSource(owner, name, more)) if can_be_told(value) else None
 
     def is_place(self, holder, key):
         """Whether a number that varies is there."""
         return (id(holder), key) in self.places or (id(holder), key) in self.integers
 
     def counts(self, function, asked):
-        """Returns what `function` gives of counters, and numbers that vary, see `Observer._what_varies`, if it is a float or a large integer; else None."""
+        """Returns what `function` gives of counters, and numbers that vary, see `Observer._what_varies`, if it is a float or an integer; else None."""
         parts, counts = [], []
         for value, place in asked:
             if place is None:
@@ -246,7 +247,7 @@ class DynamicValues(OpaqueNumbers):
             value = function(*[value for value, _ in asked])
         except (ArithmeticError, ValueError, TypeError):
             return None
-        if type(value) is not float and not is_large(value):
+        if type(value) is not float and not can_be_told(value):
             return None
         self.sources += counts
         return self._number(value, ComputedSource(function, tuple(parts), type(value)))

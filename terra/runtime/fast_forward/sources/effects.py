@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from terra.runtime.fast_forward.sources.filled import Filled
+from terra.runtime.interpreter import integers
 from terra.runtime.tensors.object_kinds import TENSORS, is_librarys_container, plain
 
 CONTENTS = "cell_contents"  # the name of what a cell holds, for which a closure has a name of its own
@@ -100,9 +101,9 @@ class Effect:
         """Returns what the run has set it to."""
         return held_in(self.owner, self.name) if self.was is ABSENT else self.was
 
-    def given(self):
-        """Returns what it was set to: the framework makes lists and dicts of its own of those that it is given."""
-        return _given(self.value())
+    def given(self, is_opaque):
+        """Returns what it was set to: the framework makes lists and dicts of its own of those that it is given. `is_opaque(it)`: whether unknown code gave a list or dict, as which it is known."""
+        return _given(self.value(), is_opaque)
 
     def apply(self, value):
         """Applies the effect; `value` is made of the template."""
@@ -154,13 +155,15 @@ class Removal(Effect):
             delattr(self.owner, self.name)
 
 
-def _given(value):
+def _given(value, is_opaque):
     kind = type(value)
+    if is_opaque(value):
+        return value
     if kind is tuple or kind is list:
-        return kind(map(_given, value))
+        return kind([_given(x, is_opaque) for x in value])
     if kind is dict or is_librarys_container(kind):
         held = plain(value)
-        return {k: _given(x) for k, x in held.items()} if type(held) is dict else list(map(_given, held))
+        return {k: _given(x, is_opaque) for k, x in held.items()} if type(held) is dict else [_given(x, is_opaque) for x in held]
     return value
 
 
@@ -184,7 +187,8 @@ class Append(Effect):
     def value(self):
         return self.item
 
-    given = value
+    def given(self, is_opaque):
+        return self.item
 
     def apply(self, value):
         self.owner.append(value)
@@ -309,6 +313,15 @@ class StatePredicate:
                 owner, name, before = None, None, before[0]
             parts.append((owner, name, more + before))
         return StatePredicate(self.function, parts)
+
+
+def leave_natural(effects):
+    """Puts the integers that the program would have in the place of those that a run has left as objects of their own (see `integers`)."""
+    for effect in effects:
+        value = held_in(effect.owner, effect.name) if type(effect) is Effect else None
+        made = integers.make_natural(value)
+        if made is not value:
+            put(space_of(effect.owner), effect.name, made)
 
 
 def so_far(effects):

@@ -1,5 +1,7 @@
 """Numbers that vary: where each is found in a step, how those that are calculated of them are calculated again, and which answers about them have to be the same again."""
 
+import functools
+import sys
 from types import CellType
 from typing import NamedTuple
 
@@ -7,9 +9,10 @@ import numpy as np
 
 from terra.runtime.fast_forward.sources.effects import NumbersBefore, held_in, put, space_of
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource
+from terra.runtime.interpreter import integers
 
 KINDS = frozenset([float, np.float64, np.float32])  # of numbers that may vary; integers do, too, in ways of their own
-SHARED = 257  # Python has one object for each integer below, from which it cannot be told where it came from
+_VALUES = frozenset([int, str, bytes]) if integers.CAN_BE_MADE else frozenset([str, bytes])
 _LARGEST = 1 << 62  # integer of which a tensor is made without an error
 
 
@@ -50,7 +53,7 @@ class StorageSource:
 
     def holds_number(self, given):
         value = self.value(given)
-        return type(value) is self.kind and (self.kind is not int or is_large(value))
+        return type(value) is self.kind and (self.kind is not int or can_be_told(value))
 
     def put(self, value):
         put(self.holder, self.key, value)
@@ -119,7 +122,25 @@ def differ(one, other):
 
 
 def is_large(value):
-    return type(value) is int and not -6 < value < SHARED
+    """Returns whether it is an integer for which Python makes objects of their own."""
+    return type(value) is int and not integers.is_shared(value)
+
+
+def can_be_told(value):
+    """Returns whether it is an integer for which there may be objects of their own."""
+    return type(value) is int and (integers.CAN_BE_MADE or not integers.is_shared(value))
+
+
+def is_value(it):
+    """Returns whether it is a number, a text or another object of Python's own library that programs replace, and do not change."""
+    kind = type(it)
+    return kind in KINDS or kind in _VALUES or (kind is not bool and _is_replaced(kind))
+
+
+@functools.lru_cache(1000)
+def _is_replaced(kind):
+    return (kind.__module__.split(".", 1)[0] in sys.stdlib_module_names and kind.__module__ != "builtins" and kind.__hash__ not in (None, object.__hash__)
+            and not any(name in vars(cls) for cls in kind.__mro__ for name in ("__iter__", "__call__", "__enter__", "__next__")))
 
 
 def number_at(place, sources, given, drawn):

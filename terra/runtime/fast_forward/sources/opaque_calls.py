@@ -18,7 +18,8 @@ import numpy as np
 from terra import ours
 from terra.runtime.fast_forward.sources.built_arguments import BuiltArguments, Change, paths_of, repeat
 from terra.runtime.fast_forward.sources.effects import NumbersBefore, put_contents
-from terra.runtime.fast_forward.sources.number_sources import KINDS, is_large
+from terra.runtime.fast_forward.sources.number_sources import KINDS, can_be_told, is_large
+from terra.runtime.interpreter import integers
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import PLAIN
 from terra.tf import private_names as tfi
@@ -137,6 +138,7 @@ class OfArray(NamedTuple):
     shape: tuple
 
 
+END = object()  # what an iterator gives that is at its end
 OBJECT = object()  # in place of what a call has given, if that is opaque
 _VARYING = frozenset([*KINDS, str, bytes])  # types of what a call may give that is another one each time
 _COMPARED = frozenset([*PLAIN, MethodType, type(print), type([].append), type("".__len__)])  # of which equal ones do the same
@@ -172,11 +174,13 @@ class OpaqueCall:
         return described
 
     def assumes_a_number(self) -> bool:
-        """Returns whether it is to give a certain number or text, of a kind of which another one can be told from it (see `may_be_another`)."""
-        if type(self.expected) is not tuple or len(self.expected) != 2:
+        """Returns whether it is to give a certain number, text or tuple of these, of a kind of which another one can be told from it (see `may_be_own`)."""
+        if type(self.expected) is not tuple or len(self.expected) < 2:
             return False
-        kind, value = self.expected
-        return kind in KINDS or (isinstance(kind, type) and issubclass(kind, np.number)) or (type(value) is kind and may_be_another(value))
+        if self.expected[0] is tuple:
+            return True
+        kind, value = self.expected[:2]
+        return kind in KINDS or (isinstance(kind, type) and issubclass(kind, np.number)) or (type(value) is kind and may_be_own(value))
 
     @property
     def is_behind(self) -> bool:
@@ -270,6 +274,8 @@ def with_outcomes(calls: list[OpaqueCall]) -> int:
 def identity(value: Any) -> Any:
     """Returns what identifies a plain value, also within tuples, or a small tensor; OBJECT of any other, with which all that the program does is an opaque call."""
     kind = type(value)
+    if value is END:
+        return END
     if kind is tuple:
         return kind, *map(identity, value)
     if kind is tfi.EagerTensor and is_plain(value):
@@ -289,7 +295,7 @@ def _is_expected(value: Any, expected: Any) -> bool:
         return value is expected.value
     if type(expected) is OfArray:
         return type(value) is np.ndarray and (value.dtype.str, value.shape) == expected
-    return expected is ANYTHING or (type(value) is expected.kind and may_be_another(value) if type(expected) is OfKind else identity(value) == expected)
+    return expected is ANYTHING or (type(value) is expected.kind and may_be_own(value) if type(expected) is OfKind else identity(value) == expected)
 
 
 def may_be_another(value: Any) -> bool:
@@ -299,12 +305,19 @@ def may_be_another(value: Any) -> bool:
     return type(value) in _VARYING or is_large(value) or isinstance(value, np.number)
 
 
+def may_be_own(value: Any) -> bool:
+    """Returns whether `renewed` gives an object of its own for it."""
+    return may_be_another(value) or can_be_told(value) or (type(value) is tuple and len(value) > 0 and is_plain(value))
+
+
 def renewed(value: Any) -> Any:
     """Returns an equal number or text that is an object of its own; anything else as it is."""
     if type(value) is float:
         return value * 1.0
-    if is_large(value):
-        return -(-value)
+    if type(value) is int:
+        return integers.own(value)
+    if type(value) is tuple:
+        return tuple([*value])
     if not may_be_another(value):
         return value
     return type(value)().join([value[:1], value[1:]]) if type(value) in (str, bytes) else value.copy()
@@ -316,6 +329,15 @@ def is_plain(value: Any) -> bool:
     if kind is tfi.EagerTensor:
         return not vars(value) and is_small_constant(value._datatype_enum(), value._shape_tuple())
     return all(map(is_plain, value)) if kind is tuple else kind in SCALARS or isinstance(value, np.generic)
+
+
+def iterator_of(it: Any) -> Any:
+    return iter(it)
+
+
+def following(iterator: Any) -> Any:
+    """Returns what an iterator gives next, or END."""
+    return next(iterator, END)
 
 
 def numpy_of(tensor: Any) -> Any:

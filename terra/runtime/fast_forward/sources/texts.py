@@ -15,5 +15,10 @@ def formatted(text: str, *args: Any) -> str:
     return text.format(*args)
 
 
+def joined_by(separator: Any, pieces: tuple) -> Any:
+    """Returns `separator.join(pieces)`: a text, or bytes."""
+    return separator.join(pieces)
+
+
 def joined(pieces: tuple) -> str:
     return "".join(pieces)

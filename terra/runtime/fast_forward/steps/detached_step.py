@@ -71,15 +71,12 @@ class DetachedStep:
         self.function, self.program, self.form, self.record = function, program, form, record
         self.known = self._where_known()
         self.path, self.shapes = skeleton.path, step.shapes()
-        self._names = tuple(kwargs)
-        given = (*args, *kwargs.values())
+        self._names, given = tuple(kwargs), (*args, *kwargs.values())
         self._owner = (function._python.__self__,) if type(function._python) is MethodType else ()
         numbers = {place.key - len(self._owner) for place in record.numbers if type(place) is StorageSource and place.holder is None}  # among the arguments
         asked = GivenArguments(step, given, numbers, record.keep, type(self.known) is CallSiteCache)
-        self._pattern = asked.pattern
-        self._carried = record.states
-        self._equal, self._open_uses = asked.equal, asked.open_uses
-        self._n_tensors, self._n_arrays = asked.n_tensors, asked.n_arrays
+        self._pattern, self._carried = asked.pattern, record.states
+        self._equal, self._open_uses, self._n_tensors, self._n_arrays = asked.equal, asked.open_uses, asked.n_tensors, asked.n_arrays
         self._n_carried = sum(type(x) is tuple and len(x) == 4 for x in record.carried)  # tensors among it, see `Inputs.describe`
         self._checks = asked.by_value + self._checks_of(record)
         if any(is_array and index >= self._n_arrays + self._n_carried for is_array, index, _ in self._checks):
@@ -229,6 +226,8 @@ class DetachedStep:
         """
         if not self._varies and not self._calls:
             return _NOTHING
+        if self._calls and self.record.reliability.pauses:
+            return None
         found = residual_calls.run_residual(self.record, (*self._owner, *given), held)
         if found is None:
             return None
@@ -346,6 +345,7 @@ class DetachedStep:
                 effect.apply(value)
             if opaque:
                 opaque_calls.made_for_good(self._calls)
+                self.record.reliability.succeeded()
         finally:
             if collects:
                 gc.enable()

@@ -10,6 +10,7 @@ from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.cache.call_records import Inputs
 from terra.runtime.fast_forward.purity.observer import Observer
 from terra.runtime.fast_forward.sources.dynamic_values import DynamicValues, may_vary
+from terra.runtime.fast_forward.sources.effects import leave_natural
 from terra.runtime.fast_forward.sources.late_values import OpaqueNumbers, ShownArrays
 from terra.runtime.fast_forward.sources.number_sources import StorageSource
 from terra.runtime.interpreter import frames
@@ -83,6 +84,8 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
         elif not run.passing:
             verification.note_impure(runner, expected, run.reason)
         return result
+    finally:
+        leave_natural(run.effects.values())
     if varying is not None:
         record.repeated, record.numbers, record.calls = tuple(varying.repeated), tuple(varying.sources), tuple(varying.calls)
     if expected is not None:

@@ -34,6 +34,7 @@ from terra.runtime.fast_forward.sources.number_sources import evaluate
 from terra.runtime.fast_forward.steps.observed_runs import Described, observe, run_with_outcomes
 from terra.runtime.fast_forward.steps.purity_trial import PurityTrial
 from terra.runtime.interpreter import frames
+from terra.runtime.interpreter.integers import make_natural
 from terra.runtime.tensors.comparing import Unskippable
 from terra.transform import instrument, policy
 
@@ -225,7 +226,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     found += runner.step.args_signature()
     signature, expected = tuple(found), None
     variants = trial.variants.get(signature, ())
-    missed = False
+    missed = failed = False
     for record in variants:
         made = residual_calls.NO_RESULTS
         if dynamic is not None:
@@ -246,13 +247,15 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             result = _jump(trial, runner, record, inputs, variants, fewest, call, called, args, kwargs, made)
             if result is not MISSED:
                 return result
-            missed = not outcomes.pending
+            missed, failed = not outcomes.pending and not record.opaque, bool(record.opaque)
         made.undo()
         if missed:
             break
+    if failed:
+        variants.reliability.failed()
     if expected is None and not missed and not outcomes.pending and not (trial.is_due(arguments) and runner.step.records):
         return call(*args, **kwargs)
-    return observe(runner, trial, called, args, kwargs, fewest, Described(arguments, signature, inputs, keep, held, given, dynamic), expected)
+    return make_natural(observe(runner, trial, called, args, kwargs, fewest, Described(arguments, signature, inputs, keep, held, given, dynamic), expected))
 
 
 def _first_attempt(program, place, called, owner):

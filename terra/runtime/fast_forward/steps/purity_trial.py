@@ -4,8 +4,9 @@ from types import FunctionType
 
 from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.fast_forward.cache.call_records import RecordVariants
-from terra.runtime.fast_forward.sources.number_sources import SHARED, differ
+from terra.runtime.fast_forward.sources.number_sources import StorageSource, differ
 from terra.runtime.fast_forward.steps.observed_runs import renewed_object
+from terra.runtime.interpreter.integers import CAN_BE_MADE, is_shared
 from terra.trial import is_power
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
@@ -24,7 +25,7 @@ class PurityTrial:
         self.name = called.__qualname__ if type(called) is FunctionType else f"{type(called.layer).__name__}.call"
         self.visits = 0
         self.next = 2  # the first visit records what the framework does
-        self.early = 0  # calls before which the integers in it cannot be told from others
+        self.early = 0  # calls before which a part of it cannot be skipped
         self.fruitless = 0  # observations without success since the last one that had some
         self.row = self.jumped_before = 0  # visits in a row without a jump in between; jumps before the last one
         self.tries = 0
@@ -39,7 +40,7 @@ class PurityTrial:
         self.seen = {}  # identity -> (`StorageSource`, value) of the numbers that the last run which was observed was given, or has read
         self.varied = 0  # how often numbers were found to vary since the last jump
         self.given = {}  # position -> integer, of those among the arguments of the last call
-        self.growing = 0  # calls in a row of which each was given a larger integer than the one before, but none that could be told from others: it is too early to look at them
+        self.growing = 0  # calls in a row of which each was given a larger integer than the one before, which is small, and not known to vary
 
     @property
     def given_up(self):
@@ -50,7 +51,12 @@ class PurityTrial:
         if self.given_up:
             return False
         before, self.given = self.given, {k: x for k, x in enumerate(arguments) if type(x) is int}
-        self.growing = self.growing + 1 if before.keys() == self.given.keys() and any(before[k] < x < SHARED for k, x in self.given.items()) else 0
+        grown = [k for k, x in self.given.items() if before[k] < x and is_shared(x) and (id(None), k) not in self.numbers] if before.keys() == self.given.keys() else ()
+        self.growing = self.growing + 1 if grown else 0
+        if self.growing == _GROWING and CAN_BE_MADE and not any((id(None), k) in self.constants for k in grown):
+            tries, self.growing = self.tries, 0
+            self.vary([(StorageSource(None, k, int), self.given[k]) for k in grown])
+            self.tries = tries  # they may not be why it failed
         self.row, self.jumped_before = self.row + 1 if self.jumps == self.jumped_before else 1, self.jumps
         is_moment = self.visits >= self.next and self.visits + self.jumps >= self.early
         return (is_moment or (self.jumps > 0 and is_power(self.row))) and self.growing < _GROWING  # or records that were good for others are no more

@@ -3,6 +3,7 @@
 import functools
 import gc
 import inspect
+import operator
 import sys
 import traceback
 import warnings
@@ -17,6 +18,7 @@ from terra.transform import policy
 
 _HARMLESS = frozenset(["__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__enter__", "__exit__", "__setstate__", "__getstate__", "__reduce__"])
 _EMPTY = CellType()
+_OF_CONTAINERS, _CONTAINERS = frozenset([len, operator.getitem]), frozenset([list, tuple, dict, set, frozenset])
 _WATCHING = frozenset(["weakref", "_weakref", "_weakrefset", "gc", "tracemalloc", "faulthandler"])  # modules that look at when objects go
 # What looks at the frame that calls it, as deep as it likes, or gives what changes behind the observer's back.
 _REFUSED = frozenset([
@@ -45,6 +47,8 @@ def runs_program(callee: Any, args: tuple) -> bool:
         how = defined(kind, "__dict__")
         held = how.__get__(it) if type(how) is GetSetDescriptorType else ()
         return _is_programs_class(kind) and (name not in held or defined(type(defined(kind, name)), "__set__") is not None)
+    if type(callee) is BuiltinFunctionType and callee in _OF_CONTAINERS and type(args[0]) in _CONTAINERS:  # which look at no item, or at keys only
+        return any(map(may_be_run, (*(args[0] if type(args[0]) is dict else ()), *args[1:])))
     function = getattr(callee, "__func__", callee)
     if type(function) is FunctionType:
         if not is_frameworks_function(function) and (policy.may_know_program(function) or any(

@@ -19,7 +19,7 @@ from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_buil
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.fast_forward.sources.effects import GROWING
-from terra.runtime.fast_forward.sources.texts import formatted
+from terra.runtime.fast_forward.sources.texts import formatted, joined_by
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import ITERATORS, LASTING, LISTS, READING, TENSORS, defined, is_c_class, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples, may_be_made
 from terra.tf import private_names as tfi
@@ -202,7 +202,7 @@ class Builtins(Handler):
             if id(callee) in _FORMATTING:
                 self.run.operands.formatted(x)
             elif callee is not callable:
-                self.run.contents.iterated(x)
+                self.run.contents.gone_through(x)
             elif type(x) not in TENSORS and not isinstance(x, (type, *_FUNCTIONS)):
                 self.run.classes.note_class(x)
                 self.run.classes.found(type(x).__mro__, "__call__", None)
@@ -220,7 +220,7 @@ class Builtins(Handler):
             elif name == "update" or name in methods.JOINING:
                 args = [self.run.contents.each(x, self.run.operands.compared) for x in args]
             elif name in ("extend", "extendleft", "insert"):
-                check = self.run.contents.iterated if name != "insert" else None
+                check = self.run.contents.gone_through if name != "insert" else None
                 self.run.operands.operand(args[0]) if name == "insert" and args else None
             elif name in methods.COMPARING:
                 for x in args[:1]:
@@ -241,10 +241,14 @@ class Builtins(Handler):
             check, args, kwargs = self.run.operands.formatted, [*map(self.run.operands.shown, args)], {key: self.run.operands.shown(x) for key, x in kwargs.items()}
         elif name == "format_map":
             check = self.run.operands.printed
-        elif name == "join":
-            check = self.run.contents.iterated
-            if type(owner) is bytes and not all(type(x) in (list, tuple) and set(map(type, x)) <= {bytes} for x in args):
+        elif name == "join" and len(args) == 1 and hasattr(type(args[0]), "__iter__") and args[0] not in self.run.opaque:
+            args, check = (list(self.run.contents.iterated(args[0])),), None
+            if (text := self.run.arrays.text(joined_by, (owner, tuple(args[0])))) is not None:
+                return text
+            if type(owner) is bytes and not set(map(type, args[0])) <= {bytes}:
                 self.run.impure("joins bytes that may change")
+        elif name == "join":
+            check = self.run.contents.gone_through
         for x in (*args, *kwargs.values()) if check is not None else ():
             if (why := self.run.attempted(check, x)) is not None:
                 return self.run.opaque.make(callee, args, kwargs, why)
@@ -343,7 +347,7 @@ class Builtins(Handler):
                 self.run.operands.value(x)
                 self.run.operands.operand(x) if type(x) not in TENSORS or callee is bool else None
             elif callee is not type and callee is not contextlib.nullcontext:
-                self.run.contents.iterated(x)
+                self.run.contents.gone_through(x)
         made = self.made(callee(*args, **kwargs))
         if callee in (set, frozenset, dict) and not all(type(x) in SCALARS for x in made):
             self.run.impure("makes a set of objects")  # which may have an __eq__ and a __hash__ of their own
@@ -353,7 +357,7 @@ class Builtins(Handler):
     def _map(self, callee, form, function, /, *args):
         """Call map or filter."""
         for x in args:
-            self.run.contents.iterated(x)
+            self.run.contents.gone_through(x)
         if form is located_map and not is_builtin(function):
             return self.run.fresh(map(LocatedCalls(function, self.run.calls.enter_at), *args))
         if function is not None:

@@ -15,8 +15,9 @@ from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sources.effects import ABSENT, WITH_ITEMS, Append, Effect, Removal, held_in, kind_of
 from terra.runtime.fast_forward.sources.dynamic_values import Becomes
 from terra.runtime.fast_forward.sources.number_sources import KINDS
-from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueChange
+from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueChange, OpaqueItem
 from terra.runtime.fast_forward.sources.opaque_calls import Result
+from terra.runtime.interpreter.integers import natural
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_librarys, is_librarys_container, may_be_made
 from terra.tf import private_names as tfi
 from terra.transform import policy
@@ -47,7 +48,7 @@ class Changes(Handler):
         elif kind is np.ndarray:
             self._taken_apart(value)
         elif sliced:
-            self.run.contents.iterated(value)
+            self.run.contents.gone_through(value)
         self.run.contents.keys(it)
         return it
 
@@ -175,7 +176,7 @@ class Changes(Handler):
     @ours.calling
     def appended(self, callee, /, *args, **kwargs):
         """Append to a list or deque that was there before."""
-        callee(*args, **kwargs)
+        callee(*map(natural, args), **kwargs)
         self._append(callee.__self__, args[0])
 
     @ours.calling
@@ -241,7 +242,8 @@ class Changes(Handler):
         if not self.run.places.may_set(owner, name):
             return it
         known, held = self.run.effects.get((id(owner), name)), held_in(owner, name)
-        if type(held) is int and type(it) is int and operator in _COUNTING and (known is None or known.added is not None):
+        varies = id(it) in self.run.dynamic.numbers or id(it) in self.run.opaque.unsteady or self.run.deferred.knows(it)
+        if type(held) is int and type(it) is int and not varies and operator in _COUNTING and (known is None or known.added is not None):
             self.run.reads.asked(kind_of(name), owner, int)
             added = it if operator == "Add" else -it
             self.run.runner.program.counters.add((id(owner), name))
@@ -273,20 +275,29 @@ class Changes(Handler):
             self.run.opaque.make(list.extend, (held, it), {}, "changes a container that it has not made")
             return []
         if kind is np.ndarray and not self.run.born.has(held) and self.run.reason is None:
+            self.run.opaque.containers.change(held)
             return Becomes(self.run.opaque.make(_in_place(operator), (held, it), {}, "changes an array in place"))
         if kind is list or kind is set or kind is dict:
             if kind is set or self.stored(held, value=it) is not held:
                 self.run.impure(f"changes a {kind.__name__} in place")
             if kind is dict:
                 return self.run.contents.pairs(it)
-            self.run.contents.iterated(it)
+            self.run.contents.gone_through(it)
         elif kind is str:
             self.run.operands.printed(it)  # by %=
         elif kind in PLAIN or kind in TENSORS or kind is tuple or isinstance(held, np.generic):
             self.run.operands.operand(it)
         else:
-            self.run.impure(f"changes an object of type {kind.__name__}")
+            return self._inplace_opaque(it, held, operator)
         return it
+
+    def _inplace_opaque(self, it, held, operator):
+        """`held += it` and the like, where unknown code gave `held`, or its class has operators of its own."""
+        if hasattr(type(held), f"__i{OPERATORS[operator].__name__.rstrip('_')}__"):
+            self.run.impure(f"changes an object of type {type(held).__name__}")
+            return it
+        value = self.run.objects.operator_of_own(operator, held, it)
+        return Becomes(self.run.opaque.operated(OPERATORS[operator], held, it, reason=f"changes an object of type {type(held).__name__}") if value is None else value)
 
     def augmented(self, it):
         """An item of `it` is changed in place: see `inplace_item`."""
@@ -295,6 +306,8 @@ class Changes(Handler):
 
     def inplace_item(self, it, container, key, operator):
         """`container[key] += it` and the like."""
+        if type(container) is OpaqueItem and self.run.reason is None:
+            return self._inplace_opaque(it, container.value, operator)
         container = self.run.contents.behind(container)
         if self.run.reason is not None:
             return it

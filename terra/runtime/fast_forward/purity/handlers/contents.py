@@ -6,13 +6,15 @@ Operators look as deep as their operands go, so the containers in a container ar
 import collections
 import functools
 import itertools
+import operator
 from types import FunctionType
 
 import numpy as np
 
 from terra import ours
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItems, Operated, SpecialMethod
+from terra.runtime.fast_forward.purity.unknown.opaque_items import items_of, merged
+from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItem, OpaqueItems, Operated, SpecialMethod
 from terra.runtime.fast_forward.sources.effects import Effect
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, VIEWS, defined, is_container, is_librarys, is_like_builtin
@@ -22,6 +24,7 @@ from terra.transform import policy
 
 
 _EMPTY = frozenset([None, list, dict, set, int, float, str, bool])  # what a `defaultdict` may make, none of which does anything else
+_NUMBERS_AND_TEXTS = frozenset([int, float, str])
 _KNOWN = frozenset([tuple, str, bytes, range, np.ndarray, *LISTS, *VIEWS, *ITERATORS])
 
 
@@ -66,7 +69,7 @@ class Contents(Handler):
 
     def each(self, it, check):
         """Returns what to iterate over in place of `it`, whose items are shown to `check`."""
-        self.iterated(it)
+        it = self.iterated(it)
         if type(it) in ITERATORS and type(it) not in VIEWS:
             return self.run.fresh(map(functools.partial(self.run.builtins.shown, check), it))
         if type(it) in TENSORS or tfi.is_variable(it):
@@ -83,13 +86,13 @@ class Contents(Handler):
     def pairs(self, it):
         """Returns what to make a dict of in place of `it`, a dict or something with pairs in it."""
         if isinstance(it, dict):
-            self.iterated(it)
+            self.gone_through(it)
             self.keys(it)
             return it
         return self.each(it, self._pair)
 
     def _pair(self, it):
-        self.iterated(it)
+        self.gone_through(it)
         if type(it) is tuple or type(it) is list:
             for x in it[:1]:
                 self.run.operands.compared(x)
@@ -108,8 +111,15 @@ class Contents(Handler):
         return it
 
     def iterated(self, it):
-        """The items of `it` are looked at in turn, by it or what this returns."""
-        return self.run.fresh(self.run.opaque.items(it)) if self.is_opaque(it) else self._understood(it)
+        """Returns what to take the items of `it` of, one by one."""
+        return self.run.fresh(items_of(self.run.opaque, it)) if self.is_opaque(it) else self._understood(it)
+
+    def gone_through(self, it):
+        """The items of `it` are taken one by one, of itself."""
+        if not self.is_opaque(it):
+            self._understood(it)
+        elif not hasattr(type(it), "__len__") or any(id(x) in self.run.opaque.unsteady for x in items_of(self.run.opaque, it)):
+            self.run.impure("goes through what unknown code gives")
 
     def is_opaque(self, it):
         """Returns whether what is done with it is an opaque call: unknown code gave it, or it is a container of a library's, of a class that nothing is known of."""
@@ -154,7 +164,7 @@ class Contents(Handler):
     def _shown_items(self, it, show):
         """Returns what has the items of `it` that `show` gives of them."""
         if it in self.run.opaque:
-            it = self.run.opaque.items(it)
+            it = items_of(self.run.opaque, it)
         if type(it) in ITERATORS:
             self.look_into(it)
             return map(show, it)
@@ -189,15 +199,18 @@ class Contents(Handler):
     def mapping(self, it):
         """An item or slice of `it` is taken."""
         self.run.takes_index = False
-        if it in self.run.opaque:
+        if it in self.run.opaque or it in self.run.opaque.containers:
             return OpaqueItems(self.run.opaque, it)
         if type(it) is np.ndarray and not self.run.is_over() and (self.run.recording is not None or self.run.deferred.held):  # what the index is, is not known yet
             self.run.before = len(self.run.runner.log)
             return _Indexed(self.run.arrays, it)
         form = self.run.calls.special(it, "__getitem__")
-        self.run.takes_index = form is not None
+        may_vary = self.run.reason is None and (type(it) is list or type(it) is tuple) and not self.run.born.has(it) and (self.run.opaque.unsteady or self.run.dynamic.numbers)
+        self.run.takes_index = form is not None or bool(may_vary)
         if form is not None:
             return SpecialMethod(self.run, form)
+        if may_vary:
+            return _Listed(self.run, it)
         self.keys(it)
         return _Defaults(self.run, it) if self._makes_items(it) else self.container(it)
 
@@ -206,17 +219,24 @@ class Contents(Handler):
 
     def augmented(self, it):
         """Returns what to change an item of in place, in place of `it`."""
-        return _Defaults(self.run, it) if self._makes_items(it) else it
+        if self._makes_items(it):
+            return _Defaults(self.run, it)
+        kind = type(it)
+        is_place = kind is list or (kind is dict and all(type(key) in SCALARS for key in it))
+        if self.run.reason is None and (it in self.run.opaque or (isinstance(it, (list, dict)) and not is_place)) \
+                and not (self.run.born.has(it) or id(it) in self.run.given or is_librarys(kind)):
+            return OpaqueItem(self.run.opaque, it)
+        return it
 
     @staticmethod
     def behind(it):
         """Returns what this stands for."""
-        return it._it if type(it) is _Defaults else it
+        return it._it if type(it) is _Defaults else it.it if type(it) is OpaqueItem else it
 
     def items(self, it):
         """Returns what to merge into a dict, or to give as keyword arguments, in place of `it`."""
         self.keys(it)
-        return self.run.fresh(self.run.opaque.merged(it)) if it in self.run.opaque else self.container(it)
+        return self.run.fresh(merged(self.run.opaque, it)) if it in self.run.opaque else self.container(it)
 
     def subscript(self, it, key):
         """The item `key`, a constant, of `it` is taken."""
@@ -237,8 +257,9 @@ class Contents(Handler):
         if it in self.run.opaque:
             if "*" in shape and any(type(part) is tuple for part in shape):
                 self.run.impure("unpacks what unknown code gives")
-            return [self.unpacked(x, shape[k]) if k < len(shape) and type(shape[k]) is tuple else x for k, x in enumerate(self.run.opaque.items(it))]
-        self.iterated(it)
+            items = itertools.islice(items_of(self.run.opaque, it), None if "*" in shape else len(shape) + 1)  # one more is an error
+            return [self.unpacked(x, shape[k]) if k < len(shape) and type(shape[k]) is tuple else x for k, x in enumerate(items)]
+        it = self.iterated(it)
         if type(it) is tuple or type(it) is list:
             items = list(it)
             if "*" in shape:
@@ -253,13 +274,16 @@ class Contents(Handler):
 
     def unpacking(self, it, shape):
         """The items of `it` will be unpacked."""
-        self.iterated(it)
+        it = self.iterated(it)
         return self.run.fresh(map(lambda x: self.unpacked(x, shape), it))
 
     def look_into(self, it):
         """Notes that what a container holds is used."""
         self.run.deferred.looked_at(it)
         if self.run.reason is not None or self.run.born.has(it) or id(it) in self.run.given:
+            return
+        if self.run.opaque.containers.looks_at(it):
+            self.run.impure("looks at a container that unknown code has changed before", True)
             return
         kind = type(it)
         if kind is tuple or kind is tfi.TupleWrapper or kind in PLAIN or kind in TENSORS:
@@ -331,6 +355,22 @@ class _Defaults:
 
     def __setitem__(self, key, value):
         self._it[key] = value
+
+
+class _Listed:
+    """Stands in for a list or tuple of which an item is taken: of numbers or texts, at a place that varies, maybe."""
+
+    __slots__ = ("_run", "_it")
+
+    def __init__(self, run, it):
+        self._run, self._it = run, it
+
+    def __getitem__(self, index):
+        if (type(index) is int and (id(index) in self._run.opaque.unsteady or id(index) in self._run.dynamic.numbers)
+                and -len(self._it) <= index < len(self._it) and type(self._it[index]) in _NUMBERS_AND_TEXTS):
+            return self._run.opaque.operated(operator.getitem, self._it, index)
+        self._run.takes_index = False
+        return self._run.contents.container(self._it)[self._run.operands.index(index)]
 
 
 class _Indexed:

@@ -18,6 +18,7 @@ from terra.runtime.fast_forward.purity.unknown.stand_ins import Printed, Special
 from terra.runtime.fast_forward.sites import fast_calls
 from terra.runtime.fast_forward.sources.array_calculations import numpys_errors
 from terra.runtime.interpreter import frames
+from terra.runtime.interpreter.integers import natural
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, VIEWS, defined, is_container, is_librarys
 from terra.runtime.tensors.open_shapes import LazyShape
 from terra.tf import private_names as tfi
@@ -258,7 +259,7 @@ class Operands(Handler):
         self.run.deferred.looked_at(it)
         if self.run.reason is None and not self.has_identity(it):
             self.run.impure(f"asks which object of type {type(it).__name__} it is")
-        return itself(self.run.deferred.originals.get(id(it), it))
+        return itself(self.run.deferred.originals.get(id(it), natural(it) if type(it) is int else it))
 
     def has_identity(self, it):
         """Whether the run knows which object it is: numbers and strings are known by their values only, tensors, arrays and containers that it was given by their structure. There is only one

@@ -8,7 +8,7 @@ from types import CellType, ModuleType
 from terra import ours
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, StatePredicate, held_in, space_of
-from terra.runtime.fast_forward.sources.number_sources import KINDS, SHARED, is_large
+from terra.runtime.fast_forward.sources.number_sources import can_be_told, is_value
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import TENSORS, defined, is_librarys_container
 from terra.tf import private_names as tfi
@@ -33,23 +33,19 @@ class Places(Handler):
         return type(key) in SCALARS and key == key and all(type(k) in SCALARS for k in it)  # others may be compared with it
 
     def is_read_anew(self, owner, name):
-        """Whether what is there is a number that was another one each time, inside of a call whose numbers do not count as arguments, and the run has not set it, but for adding to it."""
+        """Whether what is there is a number, or another value, that was another one each time, inside of a call whose numbers do not count as arguments, and the run has not set it, but for adding to it."""
         if self.run.reason is not None or self.run.recording is not None:
             return False
         effect = self.run.effects.get((id(owner), name))
         if effect is not None:
-            return effect.added is not None and self._is_told(held_in(owner, name))
-        varying = self.run.runner.program.varying
-        if not varying:
-            return False
+            return effect.added is not None and can_be_told(held_in(owner, name))
+        program = self.run.runner.program
         space = getattr(owner, "__dict__", None) if type(owner) not in WITH_ITEMS else owner
-        return (id(space), name) in varying and type(held_in(owner, name)) in KINDS
-
-    def _is_told(self, value):
-        """Whether an integer can be told from others; else, how much larger it must be for that is noted."""
-        if 0 <= value < SHARED:
-            self.run.waits(SHARED - value)
-        return is_large(value)
+        if space is None:
+            return False
+        if (id(owner), name) in program.counters:
+            return can_be_told(held_in(owner, name))
+        return (id(space), name) in program.varying and is_value(held_in(owner, name))
 
     def take(self, it, key):
         """Such an item is read."""
@@ -79,7 +75,6 @@ class Places(Handler):
             return None
         if type(owner) in WITH_ITEMS:
             self.run.contents.keys(owner)
-        self._is_told(value)
         return self.run.dynamic.counter(owner, name, value, 0 if effect is None else effect.added)
 
     def named(self, it, owner, name):

@@ -15,14 +15,17 @@ from terra import ours
 from terra.frameworks import effect_free_calls
 from terra.runtime.fast_forward.purity.facts.bytecode import is_called_next, is_dropped
 from terra.runtime.fast_forward.purity.facts.program_code import callers_looked_up, is_refused, runs_program, where_it_stands
+from terra.runtime.fast_forward.purity.unknown.calling import make_call, make_call_once
+from terra.runtime.fast_forward.purity.unknown.changed import ChangedContainers
 from terra.runtime.fast_forward.purity.unknown.clock import Clock
 from terra.runtime.fast_forward.purity.unknown.given import Given, HandedOn, comes_late
 from terra.runtime.fast_forward.purity.unknown.steadiness import is_of_many, is_unsteady
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.effects import CONTENTS, changed_containers, space_of
-from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, Held, OfArray, OfKind, OpaqueCall, Result, Same, constant_part, identity, is_plain, is_steady, may_be_another, outcomes, renewed
+from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, Held, OfArray, OfKind, OpaqueCall, Result, Same, constant_part, identity, is_plain, is_steady, may_be_another, may_be_own, outcomes, renewed
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.interpreter import frames
+from terra.runtime.interpreter.integers import is_shared
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes
 from terra.runtime.tensors.tensor import holds_numbers
@@ -38,6 +41,7 @@ class Opaque:
     def __init__(self, run: Any):
         self._of = weakref.ref(run)
         self.calls: list[OpaqueCall] = []
+        self.containers = ChangedContainers(run.runner.program.changed_containers)
         self._last: tuple[int, CodeType, int] | None = None  # id of what the last call of the program's has given, and where that stands
         self._raising: int | None = None  # id of the exception that the last call has made
         self.draws, self.handed_on = False, HandedOn()  # whether some draw random numbers; what they are given
@@ -56,7 +60,7 @@ class Opaque:
         return held[1] if it is (held[0]() if type(held[0]) is weakref.ref else held[0]) else None
 
     def __contains__(self, it: Any) -> bool:
-        return self.number_of(it) is not None
+        return (it in self.containers and type(it) is not np.ndarray) or self.number_of(it) is not None
 
     def made_of(self, it: Any) -> tuple | None:
         """Returns the class of an object that an opaque call has made, and the numbers and texts that it was made of; None if these were not known beforehand."""
@@ -104,7 +108,7 @@ class Opaque:
         return value
 
     @ours.calling
-    def make(self, callee: Any, args: tuple, kwargs: dict, reason: str, frame: Any = None, as_a_whole: bool = False) -> Any:
+    def make(self, callee: Any, args: tuple, kwargs: dict, reason: str, frame: Any = None, as_a_whole: bool = False, key: Any = None) -> Any:
         """Makes a call, and notes it; `frame`: that of the code which makes it, if that is the program's; `as_a_whole`: even if it may know of the program."""
         run, is_blind = self._run, effect_free_calls.is_blind(callee, args, kwargs)
         if run.reason is None and is_refused(callee):
@@ -120,7 +124,7 @@ class Opaque:
             run.impure(f"{reason}, which looks at who has called its caller")
         caller = None if frame is None else Caller(frames.around_call(frame, level))
         if run.reason is not None:
-            return _call_once(callee, args, kwargs, caller, is_blind)
+            return make_call_once(callee, args, kwargs, caller, is_blind)
         given = Given(run, (*args, *kwargs.values()))
         try:
             parts = self._parts(callee, args, kwargs)
@@ -131,7 +135,7 @@ class Opaque:
                 return form(*args, **kwargs)
             self._observe_next_time(callee, args)
             run.impure(f"{reason}{f', which is given {error}' if str(error) else ''}")
-            return _call_once(callee, args, kwargs, caller, is_blind)
+            return make_call_once(callee, args, kwargs, caller, is_blind)
         runner = run.runner
         length, fetches = len(runner.log), runner.step.counts.fetches
         touches = changed_containers(run.effects.values(), _given(callee, args, kwargs))
@@ -145,7 +149,7 @@ class Opaque:
         else:
             try:
                 run.is_inside_opaque, before = True, random_state()  # code of the program's that it calls is made to run again with it
-                value = _call(callee, args, kwargs, caller)
+                value = make_call(callee, args, kwargs, caller)
                 self.note_draws(before)
             except Exception:
                 run.impure(f"{reason}, which raises")
@@ -159,8 +163,8 @@ class Opaque:
             run.impure(f"{reason}, which changes what it is given")
             return value
         if looks and len([*run.reads.changes()]) > changed:
-            run.impure(f"{reason}, which changes what the step has read", bool(contexts := run.library_code.contexts))
-            run.runner.program.not_observed.update(contexts)
+            run.impure(f"{reason}, which changes what the step has read", self.containers.are_read(_given(callee, args, kwargs)) or bool(run.library_code.contexts))
+            run.runner.program.not_observed.update(run.library_code.contexts)
             return value
         for effect, state in states:
             if effect.state() is not state:
@@ -172,7 +176,8 @@ class Opaque:
             run.impure(f"{reason}, which takes long", True)  # the graph had better run at the same time; with what that has computed, the call comes behind it anyway
             return value
         dropped = frame is not None and is_dropped(frame.f_code, frame.f_lasti)
-        key = getattr(callee, "__qualname__", type(callee).__name__), None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+        where = frame or frames.around_ours(sys._getframe(1))
+        key = key or (getattr(callee, "__qualname__", type(callee).__name__), (where.f_code.co_filename, where.f_lineno))
         return self.note(callee, parts, value, key, caller, dropped, is_blind, reason, args, kwargs, keeps_guards)
 
     def _is_to_be_observed(self, callee: Any) -> bool:
@@ -211,7 +216,8 @@ class Opaque:
             run.impure(f"{reason}, and does so too often")
             return value
         program, which = run.runner.program, (id(getattr(callee, "__self__", None)), id(run.runner.node), sum(call.key == key for call in self.calls))
-        varies = not dropped and (is_unsteady(program, key, which, value) or (may_be_another(value) and any(map(self._is_another_one, args)))) and assumed is None
+        follows = may_be_another(value) or (may_be_own(value) and key not in program.looked_at)
+        varies = not dropped and (follows or is_plain(value)) and (is_unsteady(program, key, which, value) or (follows and any(map(self._is_another_one, args)))) and assumed is None
         if varies and run.recording is not None and type(value) in KINDS and (place := where_it_stands(callee)) is not None and all(
                 type(part) is Held and type(part.value) in SCALARS for part in (*parts[1], *parts[2].values())):
             return run.live_calls.gave(value, *place, args, kwargs)
@@ -221,10 +227,10 @@ class Opaque:
         expected = ANYTHING if dropped else OfKind(type(value)) if varies else OfArray(value.dtype.str, value.shape) if is_array else Same(value) if steady else identity(value)
         touches = changed_containers(run.effects.values(), _given(callee, args, kwargs))
         self.calls.append(OpaqueCall(parts, expected, len(run.effects), key, caller, is_blind, keeps_guards, touches, len(run.runner.log)))
-        if varies and may_be_another(value):
+        if varies and may_be_own(value):
             value = renewed(value)
             self._note_unsteady(value, len(self.calls) - 1)
-        elif (varies and is_plain(value)) or is_of_many(program, key, value):
+        elif not dropped and ((varies and is_plain(value)) or is_of_many(program, key, value)):
             run.impure(f"{reason}, which gives something else each time")
         elif isinstance(value, BaseException):
             self._raising = id(value)  # it is not held: its traceback may hold anything
@@ -241,6 +247,14 @@ class Opaque:
     def _is_another_one(self, it: Any) -> bool:
         """Returns whether it, or something in it, is a number or text that is another one each time."""
         return any(map(self._is_another_one, it)) if type(it) is tuple else id(it) in self.unsteady or self._run.deferred.number(it) is not None
+
+    def looked_at(self, values: list) -> bool:
+        """Notes that the run has looked at such numbers or texts. Returns whether there may be a record for each from now on: of small integers."""
+        known = self._run.runner.program.looked_at
+        found = {self.calls[number].key for x in values if (type(x) is tuple or (type(x) is int and is_shared(x))) and (number := self.number_of(x)) is not None} - known
+        known |= found
+        self._run.runner.program.unsteady -= found
+        return bool(found)
 
     def note_draws(self, before: tuple) -> None:
         """Notes that calls have drawn random numbers, if the state of Python's and NumPy's own generators is not what it was `before`."""
@@ -361,22 +375,14 @@ class Opaque:
         self._run.runner.program.unsteady.add(place)
         return self.note(function, parts, function(owner, key), place, None, False, True, f"reads {name}")
 
+    def item_to_change(self, it: Any, key: Any, reason: str) -> Any:
+        """Returns an item that is changed in place then: another one each time."""
+        place = "changes", id(it), key if type(key) in SCALARS else None
+        self._run.runner.program.unsteady.add(place)
+        return self.make(operator.getitem, (it, key), {}, reason, key=place)
+
     def leaves_by_error(self) -> None:
         self._run.impure("leaves a context by an exception")
-
-    def items(self, it: Any) -> Any:
-        """Returns the items of an opaque iterable, each opaque in turn."""
-        if not hasattr(type(it), "__len__"):
-            self._run.impure("iterates over what unknown code gives")
-            return it
-        found = self.make(list, (it,), {}, "iterates over what unknown code gives")
-        n = self.operated(len, found)
-        return [self.operated(operator.getitem, found, k) for k in range(n)]
-
-    def merged(self, it: Any) -> dict:
-        """Returns a dict of the entries of an opaque mapping, each opaque in turn."""
-        found = self.make(dict, (it,), {}, "takes what unknown code gives for a dict")
-        return {key: self.operated(operator.getitem, found, key) for key in self.items(found)}
 
 
 def _place(owner: Any, name: Any) -> tuple:
@@ -386,15 +392,3 @@ def _place(owner: Any, name: Any) -> tuple:
 
 def _given(callee: Any, args: Any, kwargs: dict) -> tuple:
     return getattr(callee, "__self__", None), *args, *kwargs.values()
-
-
-@ours.calling
-def _call(callee: Callable, args: tuple, kwargs: dict, caller: Caller | None) -> Any:
-    return callee(*args, **kwargs) if caller is None else caller.call(callee, args, kwargs)
-
-
-@ours.calling
-def _call_once(callee: Callable, args: tuple, kwargs: dict, caller: Caller | None, is_blind: bool) -> Any:
-    """Makes a call, or gives what it has given, if it was made for a record that did not hold."""
-    outcome = None if is_blind else outcomes.take(callee, (*args, *kwargs.values()))
-    return _call(callee, args, kwargs, caller) if outcome is None else outcome.give()

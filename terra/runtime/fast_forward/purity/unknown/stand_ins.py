@@ -5,6 +5,8 @@ from typing import Any
 
 from terra import ours
 
+_CHANGES = "changes a container that it has not made"
+
 
 class Unknown(Exception):
     """Something is asked that cannot be understood, and may be an opaque call."""
@@ -32,6 +34,23 @@ class OpaqueItems:
         return self._opaque.operated(operator.getitem, self._it, key)
 
 
+class OpaqueItem:
+    """Stands in for a container that was there before, of which an item is changed in place."""
+
+    __slots__ = ("_opaque", "it", "value")
+
+    def __init__(self, opaque: Any, it: Any):
+        self._opaque, self.it = opaque, it
+        opaque.containers.change(it)
+
+    def __getitem__(self, key: Any) -> Any:
+        self.value = self._opaque.item_to_change(self.it, key, _CHANGES)
+        return self.value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._opaque.make(operator.setitem, (self.it, key, value), {}, _CHANGES)
+
+
 class OpaqueChange:
     """Stands in for a container that was there before, of which an item is set or deleted."""
 
@@ -39,12 +58,13 @@ class OpaqueChange:
 
     def __init__(self, opaque: Any, it: Any):
         self._opaque, self._it = opaque, it
+        opaque.containers.change(it)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._opaque.make(operator.setitem, (self._it, key, value), {}, "changes a container that it has not made")
+        self._opaque.make(operator.setitem, (self._it, key, value), {}, _CHANGES)
 
     def __delitem__(self, key: Any) -> None:
-        self._opaque.make(operator.delitem, (self._it, key), {}, "changes a container that it has not made")
+        self._opaque.make(operator.delitem, (self._it, key), {}, _CHANGES)
 
 
 class OpaqueContext:

@@ -1,0 +1,31 @@
+"""The items of objects that unknown code gives, or of which nothing is known: each is given by a call of unknown code in turn."""
+
+import operator
+from typing import Any, Iterator
+
+from terra.runtime.fast_forward.sources.opaque_calls import END, following, iterator_of
+
+_ITERATES = "iterates over what unknown code gives"
+
+
+def items_of(opaque: Any, it: Any) -> Any:
+    """Returns the items of an opaque iterable, each opaque in turn. `opaque`: the `Opaque` of the run."""
+    if not hasattr(type(it), "__len__"):
+        return _each(opaque, it)
+    found = opaque.make(list, (it,), {}, _ITERATES)
+    n = opaque.operated(len, found)
+    return [opaque.operated(operator.getitem, found, k) for k in range(n)]
+
+
+def _each(opaque: Any, it: Any) -> Iterator:
+    """Yields the items of an opaque iterable that does not tell how many it has."""
+    if not hasattr(type(it), "__next__"):
+        it = opaque.make(iterator_of, (it,), {}, _ITERATES)
+    while (value := opaque.make(following, (it,), {}, _ITERATES)) is not END:
+        yield value
+
+
+def merged(opaque: Any, it: Any) -> dict:
+    """Returns a dict of the entries of an opaque mapping, each opaque in turn."""
+    found = opaque.make(dict, (it,), {}, "takes what unknown code gives for a dict")
+    return {key: opaque.operated(operator.getitem, found, key) for key in items_of(opaque, found)}
