@@ -27,10 +27,11 @@ class Held:
         self.stats, self.calls, self.window, self.sizes = {}, [1.0], [1, 2, 3, 4], (4.0, 2.0, 1.0)
         self.known = {(1, "a"): 1.0}
         self.random, self.tasks, self.kept, self.counter = random.Random(3), [], None, collections.Counter()
+        self.ring = collections.deque([0.5, 1.0, 2.0])
         self.view, self.by_pair, self.matrix, self.mode = types.MappingProxyType(self.known), {(1, 2): 0}, np.ones([4, 6], "float32"), 0
 
     def look(self):
-        return [CALLS, self.steps, self.name, self.clock, self.seen, {k: dict(v) for k, v in self.tree.items()}, self.stats, self.calls, self.window, self.by_pair, self.matrix.tolist(), self.mode, self.tasks, self.kept, self.counter]
+        return [CALLS, self.steps, self.name, self.clock, self.seen, {k: dict(v) for k, v in self.tree.items()}, self.stats, self.calls, self.window, self.by_pair, self.matrix.tolist(), self.mode, self.tasks, self.kept, self.counter, [*self.ring]]
 
 
 def looks_up(h, x):
@@ -134,6 +135,12 @@ def takes_tasks(h, x):
     return x * (1.0 + 0.01 * h.tasks[0][0])
 
 
+def rotates(h, x):
+    h.ring.rotate(1)
+    h.ring.appendleft(h.ring.pop())
+    return x * h.ring[0]
+
+
 def counts_most(h, x):
     h.counter["a"] += 1
     h.counter.subtract({"b": 1})
@@ -155,7 +162,7 @@ def changes_a_row(h, x):
 
 
 SKIPPED = [looks_up, counts_globally, counts_twice, goes_through_modes, passes_time, counts_in_a_tree, counts_in_a_dict_of_a_dict, counts_by_a_pair, empties_a_list, shifts_a_window,
-           goes_through_pairs, goes_through_groups, joins, fills_what_it_has_set, takes_tasks, counts_most, lists_what_a_view_shows]
+           goes_through_pairs, goes_through_groups, joins, fills_what_it_has_set, takes_tasks, rotates, counts_most, lists_what_a_view_shows]
 
 
 @pytest.mark.all_variants

@@ -8,6 +8,7 @@ import numpy as np
 from terra.runtime.tensors.object_kinds import is_librarys
 
 _MOST = 1000  # containers that are known
+_KINDS = list, dict, collections.deque
 
 
 class ChangedContainers:
@@ -29,6 +30,11 @@ class ChangedContainers:
         """A call of the run changes a container."""
         self._now[id(it)] = it
 
+    def may_change(self, owner: Any) -> None:
+        """A method of an object was called, which may be a container."""
+        if isinstance(owner, _KINDS):
+            self.change(owner)
+
     def looks_at(self, it: Any) -> bool:
         """Returns whether a call has changed a container that is looked at, which is known from now on."""
         if not self._now or id(it) in self._known:
@@ -38,7 +44,7 @@ class ChangedContainers:
 
     def are_read(self, values: Iterable[Any]) -> bool:
         """Notes the containers among what a call was given which has changed what was read before. Returns whether there are any that were not known."""
-        found = [it for it in values if isinstance(it, (list, dict, collections.deque, np.ndarray)) and not is_librarys(type(it)) and id(it) not in self._known]
+        found = [it for it in values if isinstance(it, (*_KINDS, np.ndarray)) and not is_librarys(type(it)) and id(it) not in self._known]
         if len(self._known) < _MOST:
             self._known.update((id(it), it) for it in found)
         return bool(found)

@@ -175,6 +175,8 @@ class Opaque:
         if outcome is None and not comes_late(run, parts) and clock.says_long():
             run.impure(f"{reason}, which takes long", True)  # the graph had better run at the same time; with what that has computed, the call comes behind it anyway
             return value
+        if not keeps_guards:
+            self.containers.may_change(getattr(callee, "__self__", None))
         dropped = frame is not None and is_dropped(frame.f_code, frame.f_lasti)
         where = frame or frames.around_ours(sys._getframe(1))
         key = key or (getattr(callee, "__qualname__", type(callee).__name__), (where.f_code.co_filename, where.f_lineno))
