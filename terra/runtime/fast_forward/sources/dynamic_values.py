@@ -3,9 +3,9 @@
 A run of the step's code that gives an array to nothing but calls that make a tensor of it first thing, and with a number does nothing but to calculate, until it is an operand of a tensor,
 would do the same with any other. So tensors stand for them, which are among the inputs of what is recorded (see `pure_functions`).
 
-A number is a float, Python's or NumPy's, or a large integer: an argument, an attribute, an item of a list or dict, or what a closure holds. That it varies is known once it has. Python gives no account of what becomes of a
+A number is a float, Python's or NumPy's, or an integer: an argument, an attribute, an item of a list or dict, or what a closure holds. That it varies is known once it has. Python gives no account of what becomes of a
 float, but each calculation makes a new object: before a run that is observed, each number is replaced by an object of its own with the same value, so that it is known again
-wherever the run uses it; and so are those that are calculated of it. An integer is large if Python makes objects of its own for it, too.
+wherever the run uses it; and so are those that are calculated of it. (So it is with integers, also with those of which Python has one object each: see `integers`.)
 """
 
 from typing import NamedTuple
