@@ -278,11 +278,10 @@ def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, m
     program = runner.program
     if not runner.step.records and expected is None and not outcomes.pending:
         return enter(runner, call), None
-    if expected is None and not outcomes.pending and (wait := program.back_off.left((call_site, hash(signature)), runner.step.function.n_steps)):
-        if runner.observer is not None:
-            runner.observer.waits(wait)
-        return (enter_by_parts(runner, call_site, owner, args, kwargs, call) if len(call_site) == 4 else enter(runner, call)), None
-    if cache is not None and expected is None and not outcomes.pending and variants and not variants.reliability.allows():
+    wait = program.back_off.left((call_site, hash(signature)), runner.step.function.n_steps) if expected is None and not outcomes.pending else 0
+    if wait and runner.observer is not None:
+        runner.observer.waits(wait)
+    if wait or (cache is not None and expected is None and not outcomes.pending and variants and not variants.reliability.allows()):
         return (enter_by_parts(runner, call_site, owner, args, kwargs, call) if len(call_site) == 4 else enter(runner, call)), None
     if cache is not None and expected is None and not outcomes.pending and not cache.is_worth_recording(signature, type(owner) is FunctionType and more is None):
         if cache.is_fruitless():

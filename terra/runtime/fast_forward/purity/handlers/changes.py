@@ -242,7 +242,7 @@ class Changes(Handler):
         if not self.run.places.may_set(owner, name):
             return it
         known, held = self.run.effects.get((id(owner), name)), held_in(owner, name)
-        varies = id(it) in self.run.dynamic.numbers or id(it) in self.run.opaque.unsteady or self.run.deferred.knows(it)
+        varies = self.run.opaque.is_another_one(it) or self.run.deferred.knows(it)
         if type(held) is int and type(it) is int and not varies and operator in _COUNTING and (known is None or known.added is not None):
             self.run.reads.asked(kind_of(name), owner, int)
             added = it if operator == "Add" else -it

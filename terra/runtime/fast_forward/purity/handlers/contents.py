@@ -366,8 +366,7 @@ class _Listed:
         self._run, self._it = run, it
 
     def __getitem__(self, index):
-        if (type(index) is int and (id(index) in self._run.opaque.unsteady or id(index) in self._run.dynamic.numbers)
-                and -len(self._it) <= index < len(self._it) and type(self._it[index]) in _NUMBERS_AND_TEXTS):
+        if type(index) is int and self._run.opaque.is_another_one(index) and -len(self._it) <= index < len(self._it) and type(self._it[index]) in _NUMBERS_AND_TEXTS:
             return self._run.opaque.operated(operator.getitem, self._it, index)
         self._run.takes_index = False
         return self._run.contents.container(self._it)[self._run.operands.index(index)]

@@ -219,7 +219,7 @@ class Opaque:
             return value
         program, which = run.runner.program, (id(getattr(callee, "__self__", None)), id(run.runner.node), sum(call.key == key for call in self.calls))
         follows = may_be_another(value) or (may_be_own(value) and key not in program.looked_at)
-        varies = not dropped and (follows or is_plain(value)) and (is_unsteady(program, key, which, value) or (follows and any(map(self._is_another_one, args)))) and assumed is None
+        varies = not dropped and (follows or is_plain(value)) and (is_unsteady(program, key, which, value) or (follows and any(map(self.is_another_one, args)))) and assumed is None
         if varies and run.recording is not None and type(value) in KINDS and (place := where_it_stands(callee)) is not None and all(
                 type(part) is Held and type(part.value) in SCALARS for part in (*parts[1], *parts[2].values())):
             return run.live_calls.gave(value, *place, args, kwargs)
@@ -246,9 +246,9 @@ class Opaque:
                 self._known[id(value)] = value, number
         return value
 
-    def _is_another_one(self, it: Any) -> bool:
+    def is_another_one(self, it: Any) -> bool:
         """Returns whether it, or something in it, is a number or text that is another one each time."""
-        return any(map(self._is_another_one, it)) if type(it) is tuple else id(it) in self.unsteady or self._run.deferred.number(it) is not None
+        return any(map(self.is_another_one, it)) if type(it) is tuple else id(it) in self.unsteady or self._run.deferred.number(it) is not None
 
     def looked_at(self, values: list) -> bool:
         """Notes that the run has looked at such numbers or texts. Returns whether there may be a record for each from now on: of small integers."""
