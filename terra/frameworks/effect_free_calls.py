@@ -5,6 +5,7 @@ import bisect
 import copy
 import inspect
 import json
+import logging
 import math
 import operator
 import os
@@ -31,6 +32,7 @@ _VALUES = frozenset([int, float, str, bytes, bool, type(None)])
 _MODULES = frozenset(
     "_contextvars _datetime _decimal _hashlib _random _struct base64 binascii calendar datetime decimal fractions hashlib html inspect json json.decoder json.encoder ntpath numbers pathlib "
     "posixpath random re secrets statistics string struct textwrap types unicodedata urllib.parse uuid zlib".split())
+_LOGGING = frozenset(getattr(logging.Logger, name) for name in ("debug", "info", "warning", "error", "critical", "log")) | {logging.info, logging.warning, logging.error}
 _COPYING = (copy.copy, copy.deepcopy, json.dumps)
 _ASKING = (getattr, hasattr, len, bool, operator.contains, operator.getitem, list, tuple, dict, set, frozenset, sorted)
 _ASKING_VALUES = (abs, ascii, bin, chr, divmod, format, hash, hex, max, min, oct, ord, pow, repr, round, sum, bisect.bisect_left, bisect.bisect_right)
@@ -46,7 +48,13 @@ def is_blind(function: Any, args: tuple, kwargs: dict) -> bool:
         return not kwargs and all(type(x) in _VALUES for x in args)
     if type(function) not in (FunctionType, BuiltinFunctionType) or function not in _BLIND:
         return False
-    return all(isinstance(x, _PLAIN) or callable(x) for x in (*args, *kwargs.values()))
+    return all(isinstance(x, _PLAIN) or (type(function) is FunctionType and callable(x)) for x in (*args, *kwargs.values()))
+
+
+def is_unaware_of_errors(function: Any, kwargs: dict) -> bool:
+    """Returns whether a call does not ask which exception is handled."""
+    function = getattr(function, "__func__", function)
+    return type(function) is not FunctionType or (function in _LOGGING and not kwargs.get("exc_info"))
 
 
 def keeps_guards(function: Any, args: tuple, kwargs: dict) -> bool:

@@ -3,6 +3,7 @@
 import operator
 import sys
 
+from terra.location.identity import itself
 from terra.location.observed_patterns import Patterns
 
 OPERATORS = {
@@ -29,7 +30,7 @@ class NullObserver(Patterns):
     owner = operand = compared = truth = tested = container = iterated = looped = unpacked = unpacking = items = stored = inplace = fresh = context = _same
     assigned = removed = changed = inplace_attribute = augmented = subscript = answer = _same
     builtin = result = searched = item = mapping = modulo = identified = inplace_item = index = elements = raised = _same
-    named = unobserved = sets_name = returning = returned = bound = asks_kind = _same
+    owner_to_change = caught = named = unobserved = sets_name = returning = returned = bound = asks_kind = _same
 
     @staticmethod
     def is_instance(asked, it, cls):
@@ -50,6 +51,10 @@ class NullObserver(Patterns):
 
     def unary(self, name, it):
         return OPERATORS[name](it)
+
+    @staticmethod
+    def same(left, right):
+        return itself(left) is itself(right)
 
     @staticmethod
     def contains(left, right):

@@ -128,8 +128,8 @@ def test_marks_of_skipped_calls():
     seen = []
 
     def step(x):
-        seen.append(random.random())
-        return dense(x), seen[-1] > 2.0 and print("never")
+        exec("seen.append(1)", {"seen": seen})
+        return dense(x), len(seen) < 0 and print("never")
 
     made = terra.coexecute(step, wait_for_graph=True)
     x = tf.ones([2, 3])

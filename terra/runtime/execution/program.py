@@ -17,6 +17,7 @@ DTYPES = tfi.INTERN_DTYPES
 _MOST_UNSKIPPABLE = 10_000  # places that are remembered
 _SAME_REASON = 3  # times that a call of users' functions counts which cannot be skipped for the reason of the one before
 _MOST_VARYING = 1000  # numbers that are known to vary inside of calls
+_MOST_IN_VAIN = 12  # runs that read an object anew, and come to nothing
 _MOST_OWNERS, _MOST_FAILED = 32, 8  # objects of which calls are recorded at one place; those of which none could be
 
 
@@ -114,11 +115,13 @@ class Program:
         self.tried = {}  # (node, location) -> names of the layers that were observed there
         self.whole = None  # the one of the step's own function, in the last step
         self.varying = {}  # (id of a dict, list or cell, key) -> it, where a call has found a number or another value, and has left another one
+        self.replaced = {}  # such a place where there was another object -> how many runs that read it anew have come to nothing
         self.gave = {}  # numbers that opaque calls have given, each by what the call is
         self.integer_draws = set()  # what tells draws that gave Python's integers
         self.small = {}  # key of an opaque call -> the small integers that it has given
         self.unsteady = set()  # keys of opaque calls that give another number or text each time, see `opaque_calls`
         self.changed_containers = {}  # id -> container that calls of unknown code change, see `ChangedContainers`
+        self.made_by_calls = set()  # classes of the program's whose instances runs leave to unknown code, or twice: they are made by it, too
         self.looked_at = set()  # keys of those whose number a run has looked at, and must not vary in it
         self.not_observed = {}  # id -> code object, of functions of libraries' that it is of no use to observe
         self.to_be_observed = {}  # the same of those that had better be observed than called again
@@ -205,9 +208,27 @@ class Program:
         return failures if counts else 0
 
     def note_varying(self, reads):
-        """A call has changed what it has read: its numbers, and other values, are read anew each time from now on. `reads`: a `ReadSet`, or None."""
-        for space, key in reads.changed_values() if reads is not None and len(self.varying) < _MOST_VARYING else ():
-            self.varying[id(space), key] = space
+        """A call has changed what it has read: its numbers, and other values, are read anew each time from now on; objects, once they were replaced twice. `reads`: a `ReadSet`, or None."""
+        if reads is not None:
+            self.note_varying_places(reads.changed_values())
+
+    def note_varying_places(self, places):
+        """There is another value, or object, than before at these places: (dict, list or the like, key, whether it is a value)."""
+        for space, key, is_value in places if len(self.varying) < _MOST_VARYING else ():
+            place = id(space), key
+            if is_value or self.replaced.get(place) == 0:
+                self.varying[place] = space
+            elif place not in self.replaced:
+                if len(self.replaced) >= _MOST_VARYING:
+                    self.replaced.clear()
+                self.replaced[place] = 0
+
+    def note_replaced(self, places, in_vain):
+        """A run has read objects anew at these places, and has come to nothing, or not: where it does too often, they are read like others."""
+        for place in places:
+            self.replaced[place] = self.replaced.get(place, 0) + 1 if in_vain else 0
+            if self.replaced[place] > _MOST_IN_VAIN:
+                self.varying.pop(place, None)
 
     def add_states(self, place, states):
         """These attributes, `StateInput`s, count as arguments of calls at a place from now on."""

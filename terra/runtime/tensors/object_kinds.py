@@ -17,7 +17,7 @@ VIEWS = frozenset([type(view()) for held in ({}, collections.OrderedDict()) for 
 ITERATORS = frozenset([
     *VIEWS, zip, enumerate, map, filter, reversed, GeneratorType, itertools.chain, itertools.islice, itertools.product, itertools.repeat,
     *(type(iter(x)) for x in ([], (), {}, range(0), "", {}.items(), {}.values(), collections.OrderedDict())), type(reversed([]))])
-LASTING = frozenset([itertools.count, itertools.cycle])  # iterators that programs go on with from step to step, and that run no code
+LASTING = frozenset([itertools.count, itertools.cycle, *(type(iter(x)) for x in ([], (), {}, range(0), "", b"", set()))])  # iterators that programs go on with from step to step, and that run no code
 _DEEPEST = 8  # containers within each other that are looked into
 HOLDING = ITERATORS - VIEWS - {GeneratorType}  # to which there are no weak references, and which hold the iterators that they are made of
 

@@ -19,6 +19,13 @@ class Assignments:
                 value = self._show("sets_name", value, owner=owner, name=key)
         return value
 
+    def visit_ExceptHandler(self, node):
+        """An exception is caught, and may have a name."""
+        node = self.generic_visit(node)
+        held = gast.Constant(None, None) if node.name is None else gast.Name(node.name.id, gast.Load(), None, None)
+        node.body.insert(0, gast.copy_location(gast.Expr(self._show("caught", gast.copy_location(held, node))), node))
+        return node
+
     def _visit_import(self, node):
         """It is shown which modules, or names of one, are imported."""
         imported = [(name.name, 0, ()) for name in node.names] if isinstance(node, gast.Import) else [(node.module, node.level, tuple(name.name for name in node.names))]
@@ -96,7 +103,7 @@ class Assignments:
             node.value = self._show(
                 "inplace_attribute", node.value, owner=gast.Name(owner, gast.Load(), None, None), name=self.attribute(node.target),
                 operator=name_of(node.op))
-            node.target.value = self._named(owner, self.visit(node.target.value))
+            node.target.value = self._named(owner, self._show("owner_to_change", self.visit(node.target.value), name=self.attribute(node.target)))
             return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target))), *self._let_go("owner")]
         node.target.value = self._shown("changed", node.target.value)
         node.target.slice = self._index(node.target.slice)

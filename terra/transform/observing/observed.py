@@ -196,6 +196,9 @@ class Observed(Assignments, MatchStatements, Texts, gast.NodeTransformer):
         if all(isinstance(op, (gast.Is, gast.IsNot)) for op in node.ops):
             if any(isinstance(x, gast.Constant) and (x.value is None or x.value is ... or isinstance(x.value, bool)) for x in (node.left, *node.comparators)):
                 return self.generic_visit(node)
+            if len(node.ops) == 1:
+                found = expression("tls.observer.same(left, right)", node, tls=self.tls, left=self.visit(node.left), right=self.visit(node.comparators[0]))
+                return found if isinstance(node.ops[0], gast.Is) else gast.copy_location(gast.UnaryOp(gast.Not(), found), node)
             node.left, node.comparators = self._shown("identified", node.left), [self._shown("identified", x) for x in node.comparators]
             return node
         if len(node.ops) == 1 and isinstance(node.ops[0], COMPARING):

@@ -178,14 +178,14 @@ def looks_at_its_attributes(h, x):
     return x * (vars(h)["mean"] + len([name for name in vars(h) if name.startswith("s")]))
 
 
-NEW = [tells_of_a_count, tells_now_and_then, decays_with_a_count, scales_in_place, adds_to_an_array, looks_up_elsewhere, ranks, looks_at_its_attributes]
-SKIPPED = [*NEW, extends, deletes, rotates, sets_by_a_key, sets_in_an_array, sets_a_slot, sets_in_a_module, averages, averages_twice, anneals, anneals_globally, asks_for_a_protocol,
-           goes_on]
-
-
 def by_a_method(h, x):
     h.items["a"] = h.steps
     return x
+
+
+NEW = [tells_of_a_count, tells_now_and_then, decays_with_a_count, scales_in_place, adds_to_an_array, looks_up_elsewhere, ranks, looks_at_its_attributes]
+SKIPPED = [*NEW, extends, deletes, rotates, sets_by_a_key, sets_in_an_array, sets_a_slot, sets_in_a_module, averages, averages_twice, anneals, anneals_globally, asks_for_a_protocol,
+           goes_on, by_a_method]
 
 
 def keeps_tensors(h, x):
@@ -217,7 +217,7 @@ def has_a_class(h, x):
     return x * Scale.by
 
 
-NOT_UNDERSTOOD = [by_a_method, keeps_tensors, multiplies, counts, evaluates, has_a_class]
+NOT_UNDERSTOOD = [keeps_tensors, multiplies, counts, evaluates, has_a_class]
 
 
 def program(body, inside=True, change=None, held=Held):

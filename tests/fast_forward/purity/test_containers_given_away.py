@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import terra
 from terra.runtime.fast_forward.guards.read_set import ReadSet
-from terra.runtime.fast_forward.sources import opaque_calls
+from terra.runtime.fast_forward.sources import expectations, opaque_calls
 from tests import harness
 from tests.fast_forward.purity import training
 
@@ -131,7 +131,7 @@ def test_what_a_call_has_changed_is_found_unchanged_up_to_the_call():
         items.append(2)
         held = 4
 
-    call = opaque_calls.OpaqueCall((change, [], {}), opaque_calls.ANYTHING, 0, ("change", None), None, False, False)
+    call = opaque_calls.OpaqueCall((change, [], {}), expectations.ANYTHING, 0, ("change", None), None, False, False)
     assert opaque_calls.make_all([call], [], lambda parts: parts, [], set(), still_holds=lambda: False, changes=reads.changes) is None
     assert (space, items, held) == ({"a": 1.0}, [1], 3)
     assert opaque_calls.outcomes.take(change).give() is None

@@ -233,8 +233,8 @@ def test_a_layer_that_is_no_longer_trained():
 
 
 def test_a_gradient_that_notes_something():
-    steps = harness.compare_steps(training(sequential, lambda: Function(noted), also=lambda: WORLD["seen"]), whole=0, express=0)
-    assert steps.stats().whole_steps == 0 and steps.stats().coexecuted_steps > 20
+    steps = harness.compare_steps(training(sequential, lambda: Function(noted), also=lambda: WORLD["seen"]), whole=15, express=0)
+    assert steps.stats().coexecuted_steps > 20
 
 
 def test_a_gradient_that_prints(capsys):
@@ -259,8 +259,7 @@ def test_a_step_that_must_run(uncut):
     seen = []
 
     def note(loss):
-        seen.append(1)
-        print(len(seen))
+        exec("print(len(seen))", {"seen": seen})
         return loss
 
     steps = harness.compare_steps(training(sequential, Binarized, after=note), whole=0, express=0)

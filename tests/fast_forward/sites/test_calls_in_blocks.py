@@ -403,7 +403,7 @@ def test_gradients_in_a_decorated_step(tape_class):
     parts = Deep(keras)
 
     def step(x, y):
-        seen.append(len(seen))  # so that the step as a whole is not skipped
+        exec("seen.append(1)", {"seen": seen})  # so that the step as a whole is not skipped
         with tape_class() as tape:
             loss = parts.loss(y, parts.model(x, training=True))
         parts.optimizer.apply_gradients(zip(tape.gradient(loss, parts.model.trainable_variables), parts.model.trainable_variables))

@@ -417,7 +417,7 @@ def test_jumps_by_the_entry_behind_a_node(monkeypatch):
 
     @terra.coexecute(wait_for_graph=True)
     def step(x):
-        drawn.append(len(drawn))
+        exec("drawn.append(1)", {"drawn": drawn})  # so that the step as a whole is not skipped
         y = x + 1.0 - zeros
         y = y * y
         y = y + w if private_names.promotes() else y - w

@@ -43,6 +43,11 @@ def whole(f):
     return f
 
 
+def noted(seen, value):
+    """Code of which nothing is known notes a value."""
+    exec("seen.append(value)", {"seen": seen, "value": value})
+
+
 class Meter:
     def __init__(self):
         self.sum, self.count, self.avg, self.best, self.waited = 0.0, 0, 0.0, 1e9, 0
@@ -167,7 +172,7 @@ def operations_before_and_behind_in_one_statement(decorate):
     @decorate
     def step(x):
         loss = model.update(x)
-        seen.append((tf.reduce_sum(model.w).numpy() * len(seen), loss.numpy()))
+        noted(seen, (tf.reduce_sum(model.w).numpy() * len(seen), loss.numpy()))
         return loss
 
     return step, calls(step), seen
@@ -294,7 +299,7 @@ def values_that_are_read_before_the_tail(decorate):
         before = model.loss(x)
         loss = model.update(x)
         seen.append(float(loss - before))
-        seen.append(len(seen) * sum(seen))
+        noted(seen, len(seen) * sum(seen))
         return before, loss
 
     return step, calls(step), seen
@@ -308,7 +313,7 @@ def code_that_goes_on_when_many_operations_come(decorate):
     @decorate
     def step(x):
         loss = model.update(x)
-        seen.append(float(loss) * len(seen))
+        noted(seen, float(loss) * len(seen))
         if len(seen) % 9 == 0:
             seen.append(sum(float(model.loss(batch(k))) for k in range(3)))
         return loss
@@ -372,7 +377,7 @@ def tails_of_many_operations(decorate):
     @decorate
     def step(x):
         loss = model.update(x)
-        seen.append(float(loss) * len(seen))
+        noted(seen, float(loss) * len(seen))
         if len(seen) > 30:
             for k in range(30):
                 seen[-1] += float(tf.reduce_sum(model.w * k) + tf.reduce_sum(model.b * k))
@@ -396,7 +401,7 @@ def cut_step():
 
     def step(x, factor=1.0):
         loss = model.update(x)
-        seen.append(float(loss) * len(seen) * factor)
+        noted(seen, float(loss) * len(seen) * factor)
         return loss
 
     step = coexecute(step)
@@ -414,7 +419,7 @@ def test_sizes_of_which_some_need_no_tail():
         def step(x):
             loss = model.update(x)
             if len(x) == 4:
-                seen.append(float(loss) * len(seen))
+                noted(seen, float(loss) * len(seen))
             return loss
 
         return step, [calls(step, 12, lambda k: 2), calls(step, 40), calls(step, 20, lambda k: 2 + k % 3)], seen, model.w
@@ -537,7 +542,7 @@ def test_an_excess_of_tensors(monkeypatch):
 
     def step(x):
         loss = model.update(x)
-        seen.append(float(loss + len(seen)))
+        noted(seen, float(loss + len(seen)))
         return loss
 
     step = coexecute(step)

@@ -163,6 +163,8 @@ def makes(kind):
 
 IMPURE = [*map(makes, (Counting, OwnInit, globals()["OwnInitInNoFile"], WithProperty, WithFactory))]
 
+OBSERVED = IMPURE[1], IMPURE[3]  # whose classes are the program's own, and do it in Python
+
 
 def plain(x):
     if dataclasses.is_dataclass(x):
@@ -212,7 +214,7 @@ def test_more_is_done(kind):
     new()
     actual, step = run(kind, lambda step: terra.coexecute(step, wait_for_graph=True))
     assert actual == expected and counts() == found
-    assert step.stats().coexecuted_steps >= 20 and step.stats().whole_steps == 0
+    assert step.stats().coexecuted_steps >= 20 and (step.stats().whole_steps >= 8) is (kind in OBSERVED)
 
 
 @pytest.mark.parametrize("name", ["__init__", "name", "__setattr__"])

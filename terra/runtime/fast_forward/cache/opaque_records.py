@@ -8,7 +8,8 @@ from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
 from terra.runtime.fast_forward.sources.effects import space_of
 from terra.runtime.fast_forward.sources.late_values import OpaqueNumbers
-from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Held, OfKind, OpaqueCall, Result
+from terra.runtime.fast_forward.sources.expectations import ANYTHING, OfKind
+from terra.runtime.fast_forward.sources.opaque_calls import Held, OpaqueCall, Result
 from terra.runtime.tensors.comparing import Unskippable
 from terra.tf import opschema
 
@@ -19,9 +20,11 @@ def note(record: Any, calls: list[OpaqueCall], template: Callable[[Any], Any], n
     record.opaque = [call.described(template(call.parts), start) for call in calls]
     for k, effect in enumerate(record.effects):
         _put_behind(record, k, effect)
-    deferred = [k for k, call in enumerate(record.opaque) if holds_late(call.parts)]
+    reads = [k for k, (node, *_) in enumerate(record.entries) if node.category == opschema.FETCH]
+    decisive = min([k for k, (_, expected, *_) in zip(reads, record.fetches) if expected is not None], default=len(record.entries))  # another value leads another way, to other calls
+    deferred = [k for k, call in enumerate(record.opaque) if holds_late(call.parts) or (call.place > decisive and not call.is_blind)]
     record.n_early = deferred[0] if deferred else len(calls)
-    late, reads = record.opaque[record.n_early:], [k for k, (node, *_) in enumerate(record.entries) if node.category == opschema.FETCH]
+    late = record.opaque[record.n_early:]
     record.late_feeds = tuple(numbers.late_feeds)
     matter = any(call.expected is not ANYTHING and type(call.expected) is not OfKind for call in late) or any(feed.of.index >= record.n_early for feed in record.late_feeds)
     record.stages = tuple([bisect.bisect_left(reads, call.place) if matter else len(reads) for call in late])

@@ -80,7 +80,7 @@ class Recording:
             raise Unskippable("begins or ends a tape")
         if not self.knows_draws():
             raise Unskippable("draws random numbers in Python")
-        self.opaque = opaque
+        self.opaque, self.left = opaque, () if opaque is None else opaque.instances.left
         self.inputs, self.knows_fed, self.deferred = inputs, knows_fed, deferred or DeferredFetches(numbers or NO_DYNAMIC_VALUES, runner.deferred_fetches, runner.deferred_fetches)
         self.places = {id(x): k for k, x in enumerate(inputs.external)}
         self.unused = set(self.places.values())
@@ -335,7 +335,7 @@ class Recording:
             raise Unskippable("gives a shape that depends on data")
         if kind is tfi.tensor_shape.TensorShape or tfi.is_variable(value) or kind is Assign:
             return value
-        if is_record(kind):
+        if is_record(kind) or id(value) in self.left:
             return Instance(kind, self._template(vars(value)))
         if is_output(value):
             return Instance(kind, self._template(vars(value)), tuple(collections.OrderedDict.keys(value)))
@@ -343,7 +343,7 @@ class Recording:
             return Named(kind, [self._template(x) for x in value])
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return Named(kind, [self._template(x) for x in value])
-        if self.is_known is not None and self.is_known(value):
+        if (self.is_known is not None and self.is_known(value)) or (self.opaque is not None and id(value) in self.opaque.instances.constants):
             return Held(value)
         raise Unskippable(f"gives an object of type {kind.__name__}")
 
@@ -375,7 +375,7 @@ class Recording:
         """Describes what an effect leaves; None if it adds something."""
         if effect.added is not None:
             return None
-        if effect.value() is result and (type(result) in (list, dict) or is_record(type(result))):
+        if effect.value() is result and (type(result) in (list, dict) or is_record(type(result)) or id(result) in self.left):
             return RESULT
         return self._template(effect.given(lambda it: self.opaque is not None and self.opaque.number_of(it) is not None))
 

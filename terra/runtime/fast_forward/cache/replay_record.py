@@ -110,7 +110,7 @@ def apply_record(runner, record, inputs, variants):
         added_losses.leave(held, [build(x, runner, record, inputs) for x in losses])
     runner.note_formatted(record.formatted)
     result = build(record.result, runner, record, inputs)
-    left = [result if effect.template is RESULT else build(effect.template, runner, record, inputs) for effect in record.effects]
+    left = calls.left + [result if effect.template is RESULT else build(effect.template, runner, record, inputs) for effect in record.effects[had:]]
     for effect, value in zip(record.effects[had:], left[had:]):  # (numbers were calculated of those that were there before)
         effect.apply(value)
     if record.opaque:
@@ -128,6 +128,7 @@ class _OpaqueCalls:
         self._runner, self._record, self._inputs = runner, record, inputs
         self.told = [] if runner.observer is not None else None  # of the calls that were made
         self.had = self._n = 0  # how many effects were had, and calls made
+        self.left = []  # what these effects have left
         self._undo = []  # functions that take back the effects
         self._changed = {}  # numbers that effects have changed
         if record.opaque:
@@ -142,7 +143,7 @@ class _OpaqueCalls:
         done = opaque_calls.make_all(
             record.opaque[self._n:end], record.effects, lambda template: build(template, runner, record, inputs), inputs.opaque, runner.program.unsteady,
             None if self.told is None else lambda *call: self.told.append(call), opaque_calls.with_outcomes(record.opaque[:self._n]), self.had,
-            lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold(), record.guard.changes, self._changed)
+            lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold(), record.guard.changes, self._changed, self.left)
         del runner.read_twice[n_read:]  # by unknown code, of what it is given
         if self.told is not None:
             observer.opaque.note_draws(before)

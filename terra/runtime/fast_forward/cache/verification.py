@@ -23,7 +23,8 @@ from terra.runtime.fallback.replay import snapshot
 from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.cache.conditions import is_expected
 from terra.runtime.fast_forward.cache.call_records import StepArgument, WithAttributes, CallContext, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, Seeds
-from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Held, OfKind
+from terra.runtime.fast_forward.sources.expectations import ANYTHING, OfKind
+from terra.runtime.fast_forward.sources.opaque_calls import Held
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch
 from terra.runtime.tapes.backward import TapeRecord
 from terra.runtime.tensors.comparing import Unskippable

@@ -7,7 +7,7 @@ compared.
 
 import functools
 from operator import attrgetter, is_
-from types import CellType
+from types import CellType, MemberDescriptorType, MethodWrapperType
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from terra.runtime.fast_forward.guards import container_guard, guard_builder, pa
 from terra.runtime.fast_forward.guards.entries_guard import EntriesGuard
 from terra.runtime.fast_forward.guards.property_reads import PropertyReads
 from terra.runtime.fast_forward.sources.effects import ABSENT, CONTENTS, StatePredicate, held_in, put, space_of
-from terra.runtime.fast_forward.sources.number_sources import KINDS, StorageSource, differ, is_value
+from terra.runtime.fast_forward.sources.number_sources import KINDS, StorageSource, is_another, is_value, may_be_replaced
 from terra.runtime.tensors.comparing import SCALARS, equal
 from terra.tf import versions
 from terra.transform import forms
@@ -178,16 +178,24 @@ class ReadSet:
             if function is _contents and (type(value) is int or type(value) in KINDS):
                 yield StorageSource(cell, CONTENTS, type(value)), value
 
+    def places_of(self, it):
+        """(dict, list or cell, key) of the places that were read, where this object was, or is now."""
+        found = [(space, key) for space, entries in self._entries.values() if type(space) in (dict, list) for key, value in entries.items() if value is it or held_in(space, key) is it]
+        return found + [(cell, CONTENTS) for (function, _), (cell, value) in self._asked.items() if function is _contents and (value is it or held_in(cell, CONTENTS) is it)]
+
     def changed_values(self):
-        """(dict or list, key) of the numbers, and other values, that were read there, and are others now."""
+        """(dict, list, cell or object with slots, key, whether it is a number or another value) of what was read there, may be replaced, and is another now."""
         for space, entries in self._entries.values():
             if type(space) is dict or type(space) is list:
                 for key, value in entries.items():
-                    if is_value(value) and is_value(now := held_in(space, key)) and differ(now, value):
-                        yield space, key
+                    if may_be_replaced(value) and may_be_replaced(now := held_in(space, key)) and is_another(now, value):
+                        yield space, key, is_value(value)
         for (function, _), (cell, value) in self._asked.items():
-            if function is _contents and is_value(value) and is_value(now := held_in(cell, CONTENTS)) and differ(now, value):
-                yield cell, CONTENTS
+            if function is _contents and may_be_replaced(value) and may_be_replaced(now := held_in(cell, CONTENTS)) and is_another(now, value):
+                yield cell, CONTENTS, is_value(value)
+            elif type(function) is MethodWrapperType and type(slot := function.__self__) is MemberDescriptorType and may_be_replaced(value) \
+                    and may_be_replaced(now := held_in(cell, slot.__name__)) and is_another(now, value):
+                yield cell, slot.__name__, is_value(value)
 
     def guard(self, guard, before):
         """Notes what a skipped call depended on; `before`: the effects that there were until then."""

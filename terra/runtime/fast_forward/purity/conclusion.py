@@ -2,7 +2,7 @@
 
 from terra.frameworks.settings import settings
 from terra.runtime.fast_forward.guards import attribute_filter
-from terra.runtime.fast_forward.sources.effects import StateInput, holds_tensors, space_of
+from terra.runtime.fast_forward.sources.effects import Append, StateInput, holds_tensors, space_of
 from terra.runtime.tensors.comparing import Unskippable, equal, logits_of, mask_of
 from terra.runtime.tensors.object_kinds import is_librarys_container, is_record, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
@@ -39,7 +39,7 @@ class Conclusion:
         if self._leaves_unused():
             self.run.impure("does not use what it has written to a TensorArray")
         self._check_numbers()
-        return self._finish()
+        return self._finish(result)
 
     def finish_inside(self, outer):
         """Returns the sealed reads of a run inside of a call of the framework's that is recorded as a whole; `outer`: the run around it, which takes over its effects."""
@@ -59,7 +59,7 @@ class Conclusion:
         if needed:
             self.run.impure(needed)
 
-    def _finish(self):
+    def _finish(self, result=None):
         self.run.libraries.forget_notes()
         if self.run.reason is None and any(type(x) is TerraTensor and x._owner is self.run.runner for x in self.run.reads.values()):
             self.run.impure("keeps a tensor in an object")
@@ -88,17 +88,19 @@ class Conclusion:
             if not effect.was_read(self.run.reads) or (attribute_filter.is_user_attribute(effect.owner, effect.name) and not self.run.reads.has_entry(effect.owner, effect.name)):
                 continue  # (of what the user's code leaves in a layer, guards of the framework's calls compare only of what kind it is)
             if effect.is_relative:
-                self.run.impure("looks at what it adds to")
+                self.run.impure("looks at what it adds to", type(effect) is Append and self.run.opaque.containers.are_read([effect.owner]))
             elif self.run.reads.has_contents(space_of(effect.owner), effect.name) and not attribute_filter.is_user_attribute(effect.owner, effect.name) \
                     and not equal((effect.value(),), (effect.before,)):
                 self.run.impure("changes what the framework, or a look at all of it, finds there", True)  # it found another thing before
             elif self.run.reason is None and _carries(self.run.reads.attribute(effect.owner, effect.name), effect.value()):
                 self.carries.append(StateInput(effect.owner, effect.name))
+        self.run.opaque.instances.leaves([effect.value() for effect in self.run.effects.values() if effect.added is None], result)
         if self.carries:
             self.run.impure("sets an attribute that holds tensors which it has read", True)
         self.release()
         if self.run.reason is not None:
             raise Unskippable
+        self.run.opaque.instances.conclude(True)
         self.run.reads.seal(self._settings)
         return self.run.reads
 

@@ -48,7 +48,7 @@ class Observer(Patterns):
         operands = run.operands
         self.operand, self.binary, self.comparison, self.unary = operands.operand, operands.binary, operands.comparison, operands.unary
         self.index, self.modulo, self.compared, self.contains, self.searched = operands.index, operands.modulo, operands.compared, operands.contains, operands.searched
-        self.truth, self.tested, self.identified = operands.truth, operands.tested, operands.identified
+        self.truth, self.tested, self.identified, self.same = operands.truth, operands.tested, operands.identified, operands.same
         contents = run.contents
         self.container, self.iterated, self.looped, self.mapping, self.items = contents.container, contents.iterated, contents.looped, contents.mapping, contents.items
         self.subscript, self.unpacked, self.unpacking, self.elements = contents.subscript, contents.unpacked, contents.unpacking, contents.elements
@@ -58,6 +58,7 @@ class Observer(Patterns):
         changes = run.changes
         self.stored, self.raised, self.assigned, self.removed, self.changed = changes.stored, changes.raised, changes.assigned, changes.removed, changes.changed
         self.inplace, self.inplace_attribute, self.inplace_item, self.augmented = changes.inplace, changes.inplace_attribute, changes.inplace_item, changes.augmented
+        self.owner_to_change, self.caught = changes.owner_to_change, changes.caught
         places = run.places
         self.named, self.sets_name, self.globals, self.imports = places.named, places.sets_name, places.globals, places.imports
         self.question, self.counted, self.answer = places.question, places.counted, places.answer

@@ -30,6 +30,9 @@ from terra.transform.source import globals_read
 _OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # operators that make a tensor of the other operand's type of a number
 
 
+_made_of = BaseException.args.__get__
+
+
 class Handler:
     """The part of the observer for one kind of object, or of use, in one run. No handler keeps what the run lets go of when it turns out impure (`reads`, `effects`, `born`)."""
 
@@ -46,7 +49,7 @@ class Run:
         "runner", "inputs", "covered", "recording", "may_read_late", "entry_code", "dynamic", "deferred", "given", "carried",  # what it is given
         "reads", "reason", "line", "passing", "postponed", "trying", "too_early", "is_inside_opaque", "is_worthwhile", "differentiates", "opaque", "library_code", "live_calls", "writing",
         "jumped", "entered", "skipped", "before", "used", "masks", "losses", "effects", "born", "held", "handed_over", "keyed", "bounds", "generators", "lets_go", "takes_index",
-        "numpys_errors", "arrays", "attributes", "builtins", "calls", "changes", "classes", "contents",  # handlers, and the next ones
+        "numpys_errors", "caught", "arrays", "attributes", "builtins", "calls", "changes", "classes", "contents",  # handlers, and the next ones
         "framework", "functionals", "libraries", "objects", "operands", "places", "_handlers", "__weakref__")
 
     def __init__(self, handlers: dict[str, type[Handler]], runner, given: set, dynamic=None, covered=None, inputs=None, carried=()):
@@ -86,6 +89,7 @@ class Run:
         self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask, and its logits, then)
         self.bounds = []  # numbers that vary, and are bounds of the slice that is about to be taken
         self.keyed = {}  # id -> dict or set whose keys were looked at
+        self.caught = {}  # id -> what it was made of, of exceptions that the run has caught, and of which it is known what they say
         self.given = given  # ids of the containers among the arguments
         self.numpys_errors = numpys_errors("")  # what NumPy does about errors, when the run begins
         self._handlers = handlers
@@ -157,6 +161,10 @@ class Run:
         if given:
             self.dynamic.given += 1
         return given
+
+    def has_caught(self, it):
+        """Whether it is an exception that the run has caught, and of which it is known what it says."""
+        return id(it) in self.caught and issubclass(type(it), BaseException) and _made_of(it) is self.caught[id(it)]
 
     def note_called(self, function):
         """The user's `function` was called."""

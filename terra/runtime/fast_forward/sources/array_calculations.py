@@ -1,4 +1,4 @@
-"""Calculations of NumPy's on what varies: the arrays among the step's arguments, numbers (see `dynamic_values`), what residual calls have given, and what was calculated of these.
+"""Calculations on what varies, NumPy's and of texts: the arrays among the step's arguments, numbers (see `dynamic_values`), what residual calls have given, and what was calculated of these.
 
 `x = images[rows].astype(np.float32) / 255` has no side effects, so it is calculated again before a step is skipped, of what is there then. What comes of it takes the place of what came of it
 when the step was recorded, if it is an array of the same type and shape.
@@ -9,14 +9,16 @@ import functools
 import operator
 import sys
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from terra.frameworks import numpys
+from terra.location.null_observer import formatted_as
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource, ArgumentSource, ConstantSource, ContainerSource, FetchSource, NumberSource
 from terra.runtime.interpreter import frames
+from terra.tf import private_names as tfi
 
 _FIXED = frozenset([int, float, bool, complex, type(None), str, type, type(Ellipsis)])
 FUNCTIONS = frozenset(map(id, [
@@ -228,3 +230,24 @@ def strictly():
 
 
 NOT_STRICTLY = contextlib.nullcontext()
+
+
+# -- texts --------------------------------------------------------------------------------------------------------------------------
+
+
+def text_of_tensor(value: Any, conversion: int, spec: str) -> str:
+    """Returns the text that an f-string makes of the tensor with this value, an array or a number of NumPy's."""
+    return formatted_as(tfi.eager_constant(value, None), conversion, spec)
+
+
+def formatted(text: str, *args: Any) -> str:
+    return text.format(*args)
+
+
+def joined_by(separator: Any, pieces: tuple) -> Any:
+    """Returns `separator.join(pieces)`: a text, or bytes."""
+    return separator.join(pieces)
+
+
+def joined(pieces: tuple) -> str:
+    return "".join(pieces)

@@ -9,14 +9,15 @@ of the run.
 
 import collections
 import functools
-from types import CellType
+import threading
+from types import CellType, MemberDescriptorType
 from typing import NamedTuple
 
 import numpy as np
 
 from terra.runtime.fast_forward.sources.filled import Filled
 from terra.runtime.interpreter import integers
-from terra.runtime.tensors.object_kinds import TENSORS, is_librarys_container, plain
+from terra.runtime.tensors.object_kinds import TENSORS, defined, is_librarys_container, plain
 
 CONTENTS = "cell_contents"  # the name of what a cell holds, for which a closure has a name of its own
 GROWING = frozenset([list, collections.deque])
@@ -26,16 +27,33 @@ ABSENT = "absent"  # in place of the value of an attribute
 
 
 def space_of(owner):
-    """Where the attributes of an object are, the items of a list or dict, or the contents of a cell."""
-    return owner if type(owner) in WITH_ITEMS else vars(owner)
+    """Where the attributes of an object are (in itself, if it has slots), the items of a list or dict, or the contents of a cell."""
+    return owner if type(owner) in WITH_ITEMS or has_slots_only(type(owner)) else vars(owner)
+
+
+@functools.lru_cache(1000)
+def has_slots_only(kind):
+    """Returns whether objects of a class have no dict of attributes."""
+    return not kind.__dictoffset__ and not issubclass(kind, threading.local)
 
 
 def held_in(owner, name, default=None):
     """Returns what an attribute or item is, or a cell holds."""
     try:
-        return owner.cell_contents if type(owner) is CellType else space_of(owner)[name]
-    except (KeyError, IndexError, ValueError):
+        space = space_of(owner)
+        if space is owner and type(owner) not in WITH_ITEMS:
+            return slot_of(owner, name)(owner)
+        return owner.cell_contents if type(owner) is CellType else space[name]
+    except (KeyError, IndexError, ValueError, AttributeError):
         return default
+
+
+def slot_of(owner, name):
+    """Returns what reads this slot of objects like `owner`. Raises AttributeError if there is none."""
+    found = defined(type(owner), name)
+    if type(found) is not MemberDescriptorType:
+        raise AttributeError(name)
+    return found.__get__
 
 
 def changed_containers(effects, given):

@@ -2,17 +2,20 @@
 
 import functools
 import sys
-from types import CellType
+from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import NamedTuple
 
 import numpy as np
 
-from terra.runtime.fast_forward.sources.effects import NumbersBefore, held_in, put, space_of
+from terra.runtime.fast_forward.sources.effects import NumbersBefore, held_in, holds_tensors, put, space_of
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource
 from terra.runtime.interpreter import integers
+from terra.runtime.tensors.object_kinds import TENSORS, is_librarys
+from terra.tf import private_names as tfi
 
 KINDS = frozenset([float, np.float64, np.float32])  # of numbers that may vary; integers do, too, in ways of their own
 _VALUES = frozenset([int, str, bytes]) if integers.CAN_BE_MADE else frozenset([str, bytes])
+_LASTING = frozenset([GeneratorType, FunctionType, MethodType, BuiltinFunctionType, functools.partial])
 _LARGEST = 1 << 62  # integer of which a tensor is made without an error
 
 
@@ -135,6 +138,17 @@ def is_value(it):
     """Returns whether it is a number, a text or another object of Python's own library that programs replace, and do not change."""
     kind = type(it)
     return kind in KINDS or kind in _VALUES or (kind is not bool and _is_replaced(kind))
+
+
+def may_be_replaced(it):
+    """Returns whether it is a value, or another object in whose place programs may put one that is made of it: none of the framework's, and no function, class or module."""
+    kind = type(it)
+    return is_value(it) or not (kind in _LASTING or kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType)) or tfi.is_variable(it) or holds_tensors(it))
+
+
+def is_another(it, other):
+    """Returns whether a value, or object, that may be replaced is another one than it was, which runs no code of the program's."""
+    return differ(it, other) if is_value(it) and is_value(other) else it is not other
 
 
 @functools.lru_cache(1000)

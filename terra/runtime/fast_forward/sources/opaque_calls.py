@@ -4,13 +4,13 @@ An opaque call stands in a record with what it is given, and with what it gave w
 after the effects before it (see `effects`). If each gives what it did, as far as the program has looked at that, the record holds. If one does not, the effects are taken back, and the code
 around runs, observed: calls that were made already are not made again there, but give what they gave (`outcomes`).
 
-What an opaque call gives is compared if it is a number, a text or the like. Any other object is opaque as well: whatever the program does with it (reads an attribute, calls it, looks for an
+What an opaque call gives, or raises, is compared if it is a number, a text or the like (see `expectations`). Any other object is opaque as well: whatever the program does with it (reads an attribute, calls it, looks for an
 item) is an opaque call in turn.
 """
 
 import functools
 import threading
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, Callable, Iterable, NamedTuple
 
 import numpy as np
@@ -18,12 +18,10 @@ import numpy as np
 from terra import ours
 from terra.runtime.fast_forward.sources.built_arguments import BuiltArguments, Change, paths_of, repeat
 from terra.runtime.fast_forward.sources.effects import NumbersBefore, put_contents
-from terra.runtime.fast_forward.sources.number_sources import KINDS, can_be_told, is_large
-from terra.runtime.interpreter import integers
+from terra.runtime.fast_forward.sources.expectations import END, OfKind, is_met, may_be_another, may_be_own, renewed
+from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import PLAIN
-from terra.tf import private_names as tfi
-from terra.tf.constants import is_small_constant, value_key
 
 
 class Held:
@@ -115,32 +113,6 @@ class _Outcomes(threading.local):
 
 
 outcomes = _Outcomes()
-_STEADY = frozenset([ModuleType, FunctionType, type])
-ANYTHING = object()  # in place of what a call has given, if nobody looks at it
-
-
-class Same(NamedTuple):
-    """Says that a call gives this very object."""
-
-    value: Any
-
-
-class OfKind(NamedTuple):
-    """Stands for a number or text of this type, another one each time."""
-
-    kind: type
-
-
-class OfArray(NamedTuple):
-    """Stands for an array of this type and shape, another one each time."""
-
-    dtype: str
-    shape: tuple
-
-
-END = object()  # what an iterator gives that is at its end
-OBJECT = object()  # in place of what a call has given, if that is opaque
-_VARYING = frozenset([*KINDS, str, bytes])  # types of what a call may give that is another one each time
 _COMPARED = frozenset([*PLAIN, MethodType, type(print), type([].append), type("".__len__)])  # of which equal ones do the same
 
 
@@ -194,11 +166,11 @@ class OpaqueCall:
 
 def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: list, unsteady: set, note: Callable | None = None, first: int = 0,
              n_had: int = 0, still_holds: Callable[[], bool] | None = None, changes: Callable[[], Iterable] = tuple,
-             changed: dict | None = None) -> tuple[int, Any] | None:
+             changed: dict | None = None, left: list | None = None) -> tuple[int, Any] | None:
     """Makes the opaque calls of a record, with the effects before each, which `build(template)` makes of their templates.
 
     `still_holds`: asked after each call that may change what is guarded, of which numbers count as before the effects (`changed`, see `NumbersBefore`); `changes` gives what has changed of that, as `GuardSet.changes` does: where the code around runs instead, it finds that
-    unchanged up to the call. `first`: how many outcomes calls before these have; `n_had`: how many effects were had before.
+    unchanged up to the call. `left` gets what the effects have left. `first`: how many outcomes calls before these have; `n_had`: how many effects were had before.
 
     Returns (how many effects were had, a function that takes them back), or None if a call did not give what was expected; then no effect was had, and the outcomes are pending.
     `results` gets what the calls have given, `unsteady` the key of a call that gave another number or text than was expected: so it will again; `note`, if given, is told of each call that was made: (call, parts, what it gave).
@@ -218,6 +190,8 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
                 value = build(effect.template)
                 had.append((effect, effect.state()))
                 effect.apply(value)
+                if left is not None:
+                    left.append(value)
                 numbers.note(*had[-1])
                 n_had += 1
             held = [(it, it.copy()) for it in call.touches]
@@ -235,10 +209,10 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
             n += not call.is_blind
             if built is not None:
                 outcome.changes.extend(built.changes())  # (nothing has, where the call was made already)
-            is_another = outcome.error is None and not _is_expected(outcome.value, call.expected)
+            is_another = not is_met(call.expected, outcome.value, outcome.error, results)
             if is_another and may_be_another(outcome.value):
                 unsteady.add(call.key)
-            if outcome.error is not None or is_another or outcome.changes or not (call.is_blind or call.keeps_guards or still_holds is None or numbers.ask(still_holds)):
+            if is_another or outcome.changes or not (call.is_blind or call.keeps_guards or still_holds is None or numbers.ask(still_holds)):
                 take_back()
                 if n > 0:
                     pending[n - 1].left.extend(taken_back(changes()))
@@ -269,66 +243,6 @@ def made_for_good(calls: list[OpaqueCall]) -> None:
 def with_outcomes(calls: list[OpaqueCall]) -> int:
     """Returns how many of these calls may not be made again."""
     return sum(not call.is_blind for call in calls)
-
-
-def identity(value: Any) -> Any:
-    """Returns what identifies a plain value, also within tuples, or a small tensor; OBJECT of any other, with which all that the program does is an opaque call."""
-    kind = type(value)
-    if value is END:
-        return END
-    if kind is tuple:
-        return kind, *map(identity, value)
-    if kind is tfi.EagerTensor and is_plain(value):
-        return value_key(value)
-    if isinstance(value, np.generic):
-        return kind, value.tobytes()
-    return scalar(value) if kind in SCALARS else OBJECT
-
-
-def is_steady(function: Any, value: Any) -> bool:
-    """Returns whether what `function` gives is known as the object that it is: a module, function or class which is an attribute of something."""
-    return function is getattr and type(value) in _STEADY
-
-
-def _is_expected(value: Any, expected: Any) -> bool:
-    if type(expected) is Same:
-        return value is expected.value
-    if type(expected) is OfArray:
-        return type(value) is np.ndarray and (value.dtype.str, value.shape) == expected
-    return expected is ANYTHING or (type(value) is expected.kind and may_be_own(value) if type(expected) is OfKind else identity(value) == expected)
-
-
-def may_be_another(value: Any) -> bool:
-    """Returns whether it is a number or text of which Python can make an object of its own, which tells where it came from."""
-    if type(value) in (str, bytes):
-        return len(value) > 1  # Python has one object for each shorter one
-    return type(value) in _VARYING or is_large(value) or isinstance(value, np.number)
-
-
-def may_be_own(value: Any) -> bool:
-    """Returns whether `renewed` gives an object of its own for it."""
-    return may_be_another(value) or can_be_told(value) or (type(value) is tuple and len(value) > 0 and is_plain(value))
-
-
-def renewed(value: Any) -> Any:
-    """Returns an equal number or text that is an object of its own; anything else as it is."""
-    if type(value) is float:
-        return value * 1.0
-    if type(value) is int:
-        return integers.own(value)
-    if type(value) is tuple:
-        return tuple([*value])
-    if not may_be_another(value):
-        return value
-    return type(value)().join([value[:1], value[1:]]) if type(value) in (str, bytes) else value.copy()
-
-
-def is_plain(value: Any) -> bool:
-    """Returns whether `identity` tells all about a value."""
-    kind = type(value)
-    if kind is tfi.EagerTensor:
-        return not vars(value) and is_small_constant(value._datatype_enum(), value._shape_tuple())
-    return all(map(is_plain, value)) if kind is tuple else kind in SCALARS or isinstance(value, np.generic)
 
 
 def iterator_of(it: Any) -> Any:

@@ -81,6 +81,11 @@ def draws(owner, name, args, kwargs):
     return type(owner) in _GENERATORS and name in _DRAWS and all(map(_is_fixed, (*args, *kwargs.values())))
 
 
+def may_choose(owner, name):
+    """Whether a method draws one of the objects that it is given."""
+    return type(owner) is random.Random and name == "choice"
+
+
 def chooses_objects(name, args):
     """Whether a draw gives an item that is no number."""
     return name == "choice" and bool(args) and type(args[0]) in (tuple, str) and any(type(x) not in KINDS for x in args[0])

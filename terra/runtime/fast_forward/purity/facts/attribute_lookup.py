@@ -7,6 +7,7 @@ from types import ClassMethodDescriptorType, FunctionType, GetSetDescriptorType,
 
 from terra.runtime.tensors.object_kinds import defined, is_frameworks_function
 from terra.tf import private_names as tfi
+from terra.transform import policy
 
 
 def is_handed_out(found):
@@ -15,6 +16,18 @@ def is_handed_out(found):
     if how is classmethod:
         return type(found.__func__) is FunctionType
     return how in (FunctionType, staticmethod, ClassMethodDescriptorType) or (how is WrapperDescriptorType and found.__name__ == "__call__") or how is tfi.PolymorphicFunction or defined(how, "__get__") is None
+
+
+def is_programs_descriptor(found):
+    """Returns whether what a class has under a name has a Python `__get__` of the program's."""
+    getter = defined(type(found), "__get__")
+    return type(getter) is FunctionType and policy.may_know_program(getter)
+
+
+def is_set_by_class(kind, name):
+    """Returns whether a class of the program's says how an attribute is set."""
+    found, setter = defined(kind, name), defined(kind, "__setattr__")
+    return (found is not None and defined(type(found), "__set__") is not None) or (type(setter) is FunctionType and not is_frameworks_function(setter))
 
 
 def is_librarys_or_none(function):

@@ -1,12 +1,19 @@
 """Which classes of the program's make plain objects: these may be a run's own."""
 
 import abc
-from types import FunctionType
+import enum
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
 
 from terra.frameworks import framework_objects
 from terra.runtime.tensors.object_kinds import defined, is_c_class, is_frameworks_function, is_record
 from terra.tf import private_names as tfi
 
+# Special names that a class may define without any operator, conversion or hash running them.
+HARMLESS = frozenset(f"__{name}__" for name in (
+    "init new call module doc dict weakref qualname annotations annotate annotate_func init_subclass class_getitem slots orig_bases parameters setattr "
+    "delattr setstate getstate reduce reduce_ex enter exit static_attributes firstlineno abstractmethods match_args dataclass_fields dataclass_params "
+    "subclasshook post_init del set_name copy deepcopy type_params").split())
+_SLOTS = (WrapperDescriptorType, MethodDescriptorType, BuiltinFunctionType, str, tuple, dict, type(None))
 _OWN = ("__getattribute__", "__setattr__", "__delattr__")
 
 
@@ -39,3 +46,15 @@ def is_plain_metaclass(meta):
     return meta is type or meta is abc.ABCMeta or (
         meta.__mro__[-2:] == (type, object) and all(defined(meta, name) is vars(type)[name] for name in (*_OWN, "__instancecheck__", "__subclasscheck__"))
         and all(defined(meta, name) is None for name in ("__getattr__", "__set__", "__get__", "__del__")))
+
+
+def is_plain_enum(kind):
+    """Returns whether the special methods of an enum are those of the enum module."""
+    for cls in kind.__mro__:
+        if cls.__module__ == "enum" or cls.__module__ == "builtins":
+            continue
+        for name, value in vars(cls).items():
+            if name.startswith("__") and name.endswith("__") and name not in HARMLESS and not isinstance(value, _SLOTS):
+                if type(value) is not FunctionType or value.__globals__.get("__name__") != "enum":
+                    return False
+    return type(kind) is enum.EnumMeta

@@ -1,5 +1,6 @@
 """Whether a call may run code of the program's, or of a library that may know of it: it is not made again where a run is skipped, as what it changes may have been read before."""
 
+import enum
 import functools
 import gc
 import inspect
@@ -8,7 +9,8 @@ import sys
 import traceback
 import warnings
 import weakref
-from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+from types import (
+    BuiltinFunctionType, CellType, ClassMethodDescriptorType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, MethodType, WrapperDescriptorType)
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,14 @@ from terra.runtime.tensors.object_kinds import defined, is_frameworks_function, 
 from terra.transform import policy
 
 _HARMLESS = frozenset(["__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__enter__", "__exit__", "__setstate__", "__getstate__", "__reduce__"])
+_OF_C = frozenset([MethodDescriptorType, MemberDescriptorType, GetSetDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType])  # descriptors that run nothing
 _EMPTY = CellType()
 _OF_CONTAINERS, _CONTAINERS = frozenset([len, operator.getitem]), frozenset([list, tuple, dict, set, frozenset])
 _WATCHING = frozenset(["weakref", "_weakref", "_weakrefset", "gc", "tracemalloc", "faulthandler"])  # modules that look at when objects go
 # What looks at the frame that calls it, as deep as it likes, or gives what changes behind the observer's back.
 _REFUSED = frozenset([
     exec, eval, globals, locals, vars, dir, super, delattr, __import__, breakpoint, iter, next, sys._getframe, inspect.currentframe, inspect.stack, inspect.trace, traceback.extract_stack,
-    traceback.format_stack, traceback.print_stack, traceback.walk_stack, sys.exc_info, sys.settrace, sys.setprofile, gc.collect, gc.get_objects, gc.get_referrers, sys.getrefcount, weakref.ref])
+    traceback.format_stack, traceback.print_stack, traceback.walk_stack, sys.exc_info, getattr(sys, "exception", sys.exc_info), sys.settrace, sys.setprofile, gc.collect, gc.get_objects, gc.get_referrers, sys.getrefcount, weakref.ref])
 
 
 def is_refused(callee: Any) -> bool:
@@ -44,9 +47,17 @@ def runs_program(callee: Any, args: tuple) -> bool:
         kind = type(it)
         if kind is super or issubclass(kind, type) or (is_librarys(kind) and type(defined(kind, name)) is not MemberDescriptorType):
             return True
-        how = defined(kind, "__dict__")
+        if not is_programs_class(kind):
+            return False
+        how, found = defined(kind, "__dict__"), defined(kind, name)
         held = how.__get__(it) if type(how) is GetSetDescriptorType else ()
-        return _is_programs_class(kind) and (name not in held or defined(type(defined(kind, name)), "__set__") is not None)
+        if type(found) in _OF_C and type(defined(kind, "__getattribute__")) is not FunctionType:
+            return False
+        return name not in held or defined(type(found), "__set__") is not None
+    if callee is setattr or callee is object.__setattr__:
+        kind = type(args[0])
+        return is_programs_class(kind) and ((callee is setattr and defined(kind, "__setattr__") is not object.__setattr__) or type(defined(type(how := defined(kind, args[1])), "__set__")) is FunctionType
+                                            or type(how) is property)
     if type(callee) is BuiltinFunctionType and callee in _OF_CONTAINERS and type(args[0]) in _CONTAINERS:  # which look at no item, or at keys only
         return any(map(may_be_run, (*(args[0] if type(args[0]) is dict else ()), *args[1:])))
     function = getattr(callee, "__func__", callee)
@@ -55,10 +66,10 @@ def runs_program(callee: Any, args: tuple) -> bool:
                 cell != _EMPTY and may_be_run(cell.cell_contents) for cell in function.__closure__ or ())):
             return True
     elif isinstance(callee, type):
-        if _is_programs_class(callee) and not (issubclass(callee, BaseException) and callee.__init__ is Exception.__init__):
+        if is_programs_class(callee) and not (issubclass(callee, BaseException) and callee.__init__ is Exception.__init__):
             return True
     elif type(function) is not BuiltinFunctionType and (
-            _is_programs_class(type(callee)) or (isinstance(callee, np.ufunc) and getattr(np, callee.__name__, None) is not callee)):
+            is_programs_class(type(callee)) or (isinstance(callee, np.ufunc) and getattr(np, callee.__name__, None) is not callee)):
         return True
     return any(map(may_be_run, args))
 
@@ -71,17 +82,17 @@ def may_be_run(it: Any) -> bool:
         return type(function) is not FunctionType or policy.is_user_code(function)
     if kind in (list, tuple, set, frozenset, dict):
         return any(map(may_be_run, it)) or (kind is dict and any(map(may_be_run, it.values())))
-    return kind is functools.partial or _has_special_methods(kind)
+    return kind is functools.partial or not issubclass(kind, enum.Enum) and _has_special_methods(kind)
 
 
 @functools.lru_cache(1000)
 def _has_special_methods(kind: type) -> bool:
-    return _is_programs_class(kind) and any(
+    return is_programs_class(kind) and any(
         name.startswith("__") and name not in _HARMLESS and type(value) is FunctionType for cls in kind.__mro__ if not is_librarys(cls) for name, value in vars(cls).items())
 
 
 @functools.lru_cache(1000)
-def _is_programs_class(kind: type) -> bool:
+def is_programs_class(kind: type) -> bool:
     """Returns whether the program, or a library that may know of it, has written a class, or one that it derives from."""
     for cls in kind.__mro__:
         module = sys.modules.get(getattr(cls, "__module__", None) or "")

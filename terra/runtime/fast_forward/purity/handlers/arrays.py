@@ -12,7 +12,7 @@ from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.purity.unknown.stand_ins import Printed
 from terra.runtime.fast_forward.sources.array_calculations import Calculation, Line, calculate, is_filtered, is_plain_value, never_raises, never_raises_for_floats, strictly, warned, writes
 from terra.runtime.fast_forward.sources.residual_calls import kind_of
-from terra.runtime.fast_forward.sources.texts import joined, text_of_tensor
+from terra.runtime.fast_forward.sources.array_calculations import joined, text_of_tensor
 from terra.runtime.fast_forward.sources.value_sources import ConstantSource, ContainerSource, FetchSource
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.tensors.tensor import holds_numbers

@@ -5,7 +5,7 @@ import collections
 import contextlib
 import enum
 from types import (
-    BuiltinFunctionType, DynamicClassAttribute, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, MethodType, ModuleType)
+    BuiltinFunctionType, DynamicClassAttribute, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, MethodType, ModuleType, WrapperDescriptorType)
 
 import numpy as np
 
@@ -23,8 +23,9 @@ from terra.tf import private_names as tfi
 from terra.tf.private import composites
 from terra.runtime.tensors.object_kinds import (
     LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_c_class, is_frameworks_function, is_librarys, is_librarys_container, is_like_builtin, is_record)
-from terra.runtime.fast_forward.purity.facts.attribute_lookup import attrgetter, attributes_of, is_handed_out, is_librarys_or_none, lacking, slot
+from terra.runtime.fast_forward.purity.facts.attribute_lookup import attrgetter, attributes_of, is_handed_out, is_programs_descriptor, is_librarys_or_none, lacking, slot
 from terra.runtime.fast_forward.purity.facts.bytecode import computes_only
+from terra.runtime.fast_forward.purity.facts.exceptions import is_initialiser, may_ask
 from terra.runtime.fast_forward.purity.facts.library_classes import parts_of_super
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueContext, answer
@@ -81,7 +82,7 @@ class Attributes(Handler):
             return answer(name, self.run.framework.call(None, skipping.skipping(found.fget), it))
         if found is None and self._asks_by_getattr(it, kind, name):
             return self._got(it, kind, name)
-        if found is not None and (self._is_programs_descriptor(found) or ours.owns(type(found))):
+        if found is not None and (is_programs_descriptor(found) or ours.owns(type(found))):
             return self._described(it, kind, name, found)
         if type(found) is not property or not computes_only(found.fget):
             return self._plainly(it, name)
@@ -107,11 +108,6 @@ class Attributes(Handler):
                     self.run.impure(f"asks for {name}, which raises an error")
                     raise
         return it
-
-    def _is_programs_descriptor(self, found):
-        """Returns whether what a class has under a name has a Python `__get__` of the program's."""
-        getter = defined(type(found), "__get__")
-        return type(getter) is FunctionType and policy.may_know_program(getter)
 
     def _described(self, it, kind, name, found):
         """Returns what a descriptor of the program's gives."""
@@ -186,10 +182,10 @@ class Attributes(Handler):
         elif composites.is_composite(kind) and (self.run.born.has(it) or id(it) in self.run.given):
             if name not in (vars(it) if composites.is_extension(kind) else _PARTS_OF_COMPOSITES) and type(getattr(kind, name, None)) is not FunctionType:
                 self.run.impure(f"asks a {kind.__name__} for {name}")
-        elif self.run.born.has(it) and is_record(kind):
-            if name not in vars(it):
-                self.run.impure(f"asks an object of type {kind.__name__} for {name}")
-        elif self.run.born.has(it) and is_plain_class(kind):
+        elif self.run.has_caught(it):
+            if not may_ask(name) and not (name == "__cause__" and self.run.has_caught(it.__cause__)):
+                self.run.impure(f"asks an exception for {name}")
+        elif self.run.born.has(it) and (is_record(kind) or is_plain_class(kind)):
             self.run.objects.attribute_of_own(it, kind, name)
         elif kind in PLAIN or kind in LISTS or kind is tuple or numpys.is_own(kind) or residual_calls.is_residual(it, name) or self.run.born.has(it) or (kind in GROWING and name == "append") or kind is Filled:
             pass
@@ -249,7 +245,7 @@ class Attributes(Handler):
 
     def _super_attribute(self, it, name):
         found = self._found_above(it, name)
-        if not is_handed_out(found) and found not in _INITIALISERS:
+        if not is_handed_out(found) and found not in _INITIALISERS and not is_initialiser(found):
             self.run.impure(f"asks for {name}, which is a descriptor")
 
     def _found_above(self, it, name):
@@ -281,7 +277,7 @@ class Attributes(Handler):
             if type(members) is dict and name in members:
                 self.run.reads.entry(members, name, members[name])
                 return
-        if not is_handed_out(found):
+        if not is_handed_out(found) and type(found) is not WrapperDescriptorType:
             self.run.impure(f"asks for {name}, which is a descriptor")
 
     def _module_attribute(self, module, name):

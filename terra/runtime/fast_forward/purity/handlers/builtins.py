@@ -11,17 +11,19 @@ import numpy as np
 
 from terra import ours
 from terra.frameworks import methods, numpys, framework_objects
+from terra.runtime.fast_forward.purity.facts.exceptions import is_own_error
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_class_of_variables, is_plain_class
 from terra.runtime.fast_forward.purity.run import Handler
+from terra.runtime.fast_forward.purity.unknown.opaque_items import next_of
 from terra.runtime.fast_forward.purity.unknown.stand_ins import SpecialMethod
 from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.fast_forward.sources.effects import GROWING
-from terra.runtime.fast_forward.sources.texts import formatted, joined_by
+from terra.runtime.fast_forward.sources.array_calculations import formatted, joined_by
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import ITERATORS, LASTING, LISTS, READING, TENSORS, defined, is_c_class, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples, may_be_made
+from terra.runtime.tensors.object_kinds import ITERATORS, LASTING, LISTS, PLAIN, READING, TENSORS, defined, is_c_class, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples, may_be_made
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
 
@@ -133,6 +135,9 @@ class Builtins(Handler):
                 return value
             self.run.operands.note_numpy()
         if writes(callee, args, kwargs):
+            if self.run.reason is None and type(out := kwargs.get("out")) is np.ndarray and not self.run.born.has(out):
+                self.run.opaque.containers.change(out)
+                return self.run.opaque.make(callee, args, kwargs, f"has {callee.__name__} write into an array")
             self.run.impure(f"has {callee.__name__} write into an array")
         if id(callee) not in _CALCULATING:  # those run operations on tensors
             self.run.operands.values((args, kwargs))
@@ -165,6 +170,8 @@ class Builtins(Handler):
     @ours.calling
     def make_record(self, callee, /, *args, **kwargs):
         """Make an instance of a data class."""
+        if self.run.reason is None and callee in self.run.runner.program.made_by_calls and self.run.opaque.takes(args, kwargs):
+            return self.run.opaque.make(callee, args, kwargs, f"makes an object of type {callee.__name__}", as_a_whole=True)
         self.run.classes.note_whole(callee)
         self.run.is_inside_opaque = True  # (its `__init__` is made by `dataclasses`)
         try:
@@ -187,20 +194,22 @@ class Builtins(Handler):
         """Call len, iter, repr and the like."""
         if callee is next and len(args) == 1 and residual_calls.takes_element(args[0], "__next__"):
             return self.run.live_calls.make(args[0], "__next__")
-        if callee is next and type(args[0] if args else None) in LASTING and not self.run.born.has(args[0]):
-            return self.run.opaque.make(args[0].__next__, (), {}, "calls next")
+        if callee is next and len(args) in (1, 2) and (type(args[0]) in LASTING or args[0] in self.run.opaque) and not self.run.born.has(args[0]):
+            return next_of(self.run.opaque, *args)
         if callee is len and len(args) == 1 and type(args[0]) is np.ndarray:
             self.run.arrays.looks_at_shape(args[0])
             return len(args[0])
         name = _SPECIAL.get(id(callee))
         form = self.run.calls.special(args[0], name) if name is not None and len(args) == 1 else None
         if form is not None:
-            return form() if callee is iter else callee(SpecialMethod(self.run, form))
+            return form() if callee is iter else self.run.operands.length(form) if callee is len else callee(SpecialMethod(self.run, form))
         if (callee is repr or callee is format) and args and (text := self.run.arrays.as_text(callee, args)) is not None:
             return text
         for x in args:
             if id(callee) in _FORMATTING:
                 self.run.operands.formatted(x)
+            elif callee is not callable and name is not None and type(x) not in PLAIN and type(defined(type(x), name)) is FunctionType:
+                self.run.impure(f"calls {callee.__name__} of an object of type {type(x).__name__}")
             elif callee is not callable:
                 self.run.contents.gone_through(x)
             elif type(x) not in TENSORS and not isinstance(x, (type, *_FUNCTIONS)):
@@ -279,6 +288,8 @@ class Builtins(Handler):
         if type(name) is not str:
             self.run.impure("asks for an attribute by an unusual name")
         elif self.run.reason is None and not ((callee is hasattr or default) and self.run.attributes.lacks_attribute(it, name)):
+            if callee is getattr and self.run.places.is_read_anew(it, name):
+                return self.run.opaque.reads(it, name)
             if (why := self.run.attempted(self.run.attributes.attribute, it, name)) is not None:
                 if callee is getattr and type(defined(type(it), name)) is property:
                     return getattr(self.run.attributes.owner(it, name), name)
@@ -316,7 +327,7 @@ class Builtins(Handler):
             return functools.partial(self.run.objects.make_extension, callee)
         if derives_from_librarys(callee) and not framework_objects.is_stock_kind(callee):
             return functools.partial(self.run.libraries.make_derived, callee)
-        if is_plain_class(callee) or is_class_of_variables(callee) or may_be_made(callee):
+        if is_plain_class(callee) or is_class_of_variables(callee) or may_be_made(callee) or (is_own_error(callee) and type(defined(callee, "__init__")) is FunctionType):
             return functools.partial(self.run.objects.make_object, callee)
         return self.run.opaque.calling(callee, f"makes an object of type {callee.__name__}")
 

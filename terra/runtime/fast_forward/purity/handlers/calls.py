@@ -1,6 +1,5 @@
 """The observer's part for calls: what is called in place of a function, and the user's functions, which are observed in turn."""
 
-import collections
 import collections.abc
 import dataclasses
 import functools
@@ -16,8 +15,8 @@ from terra import ours
 from terra.frameworks import effect_free, framework_objects, methods, tensorflow
 from terra.location import location
 from terra.runtime.fast_forward.guards import added_losses
-from terra.runtime.fast_forward.purity.facts.library_classes import calls_library, within_scope
 from terra.runtime.fast_forward.purity.facts.bytecode import cleans_up
+from terra.runtime.fast_forward.purity.facts.library_classes import calls_library, within_scope
 from terra.runtime.fast_forward.guards.read_set import DECORATING
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping, user_layers, writers
@@ -25,6 +24,7 @@ from terra.runtime.fast_forward.sites.python_functions import PythonFunction
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS
 from terra.runtime.fast_forward.sources.filled import Filled
+from terra.runtime.fast_forward.sources.opaque_calls import iterator_of
 from terra.runtime.interpreter.profilers import unwatched
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_librarys_container, is_tapes, makes_named_tuples, tapes_own
 from terra.runtime.tensors.tensor import has_open_shape
@@ -80,8 +80,8 @@ class Calls(Handler):
     @ours.calling
     def perhaps_of_opaque(self, callee, known, /, *args, **kwargs):
         """Call a builtin, which may be given what unknown code has given."""
-        if any(x in self.run.opaque for x in args) and not (callee.__name__ in methods.ADDING and self.run.born.has(callee.__self__)):
-            return self.run.opaque.calling(callee, f"calls {getattr(callee, '__qualname__', callee.__name__)}")(*args, **kwargs)
+        if any(x in self.run.opaque for x in args) and callee is not next and not self.run.objects.is_made_observed(callee) and not (callee.__name__ in methods.ADDING and self.run.born.has(callee.__self__)):
+            return self.run.opaque.calling(iterator_of if callee is iter and len(args) == 1 else callee, f"calls {getattr(callee, '__qualname__', callee.__name__)}")(*args, **kwargs)
         return known(*args, **kwargs)
 
     def _known_callee(self, callee, form, instrumented):
@@ -301,7 +301,7 @@ class Calls(Handler):
     def special(self, it, name):
         """Returns what to call in place of a special method that the class of `it` defines in Python; None if it defines none, or none that can be observed."""
         kind = type(it)
-        if self.run.reason is not None or kind in PLAIN or kind in TENSORS or isinstance(it, _BUILT_IN) or it in self.run.opaque or tfi.is_variable(it) or composites.is_composite(kind):
+        if self.run.reason is not None or kind in PLAIN or kind in TENSORS or isinstance(it, _BUILT_IN) or (it in self.run.opaque and not self.run.opaque.instances.pins(it)) or tfi.is_variable(it) or composites.is_composite(kind):
             return None
         function = defined(kind, name)
         if type(function) is not FunctionType:

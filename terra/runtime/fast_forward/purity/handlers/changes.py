@@ -2,6 +2,7 @@
 
 import functools
 import operator as operators
+import sys
 import threading
 from types import FunctionType, ModuleType
 
@@ -10,19 +11,25 @@ import numpy as np
 from terra import ours
 from terra.frameworks import keras
 from terra.location.null_observer import OPERATORS
+from terra.runtime.fast_forward.cache.call_records import Instance
 from terra.runtime.fast_forward.guards import attribute_filter
+from terra.runtime.fast_forward.purity.facts.attribute_lookup import is_set_by_class
+from terra.runtime.fast_forward.purity.facts.exceptions import is_own_error, is_plain_error
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sources.effects import ABSENT, WITH_ITEMS, Append, Effect, Removal, held_in, kind_of
 from terra.runtime.fast_forward.sources.dynamic_values import Becomes
 from terra.runtime.fast_forward.sources.number_sources import KINDS
-from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueChange, OpaqueItem
+from terra.runtime.fast_forward.purity.unknown import skipped_calls
+from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueChange, OpaqueItem, OwnAttribute
 from terra.runtime.fast_forward.sources.opaque_calls import Result
+from terra.runtime.interpreter import tracebacks
 from terra.runtime.interpreter.integers import natural
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_librarys, is_librarys_container, may_be_made
 from terra.tf import private_names as tfi
 from terra.transform import policy
 
 _UNKNOWN = object()
+_CALCULATED = frozenset([int, float, str, bytes, tuple, complex])
 _COUNTING = frozenset(["Add", "Sub"])
 
 
@@ -54,9 +61,21 @@ class Changes(Handler):
 
     def raised(self, it):
         """`raise it`"""
-        if not self.run.opaque.raises(it) and not (isinstance(it, type) and it.__init__ is Exception.__init__ and it.__new__ is Exception.__new__):
+        if not self.run.opaque.raises(it) and not self.run.has_caught(it) and not (self.run.born.has(it) and is_own_error(type(it))) and not (isinstance(it, type) and it.__init__ is Exception.__init__ and it.__new__ is Exception.__new__):
             self.run.impure("raises an exception")
         return it
+
+    def caught(self, error):
+        """An exception is caught; None if it has no name."""
+        tracebacks.clean(sys.exc_info()[1])  # the program may print where it was raised
+        if error is None:
+            return error
+        self.run.caught.pop(id(error), None)
+        if self.run.reason is None and is_plain_error(error) and not self.run.opaque.instances.varies(error) and not any(
+                self.run.opaque.is_another_one(x) or self.run.deferred.knows(x) or id(x) in self.run.dynamic.numbers for x in (*error.args, *vars(error).values())):
+            self.run.classes.note_whole(type(error))
+            self.run.caught[id(error)] = error.args  # (not the exception, whose traceback holds frames)
+        return error
 
     def assigned(self, it, name):
         """The attribute `name` of `it` is set."""
@@ -66,7 +85,9 @@ class Changes(Handler):
             return _Set(lambda value: self.run.opaque.make(setattr, (it, name, value), {}, "sets an attribute"))
         setter = self._setter(it, name)
         if setter is not None:
-            return _Set(functools.partial(self.run.calls.user_function(setter, setter), it))
+            return _Set(setter)
+        if self.run.reason is None and it in self.run.opaque:
+            return _Set(lambda value: self.run.opaque.make(setattr, (it, name, value), {}, "sets an attribute of what unknown code gives"))
         setter = self.run.objects.setter_of_container(it)
         if setter is not None:
             return _Set(functools.partial(self.run.calls.user_function(setter, setter), it, name))
@@ -85,16 +106,25 @@ class Changes(Handler):
         return it
 
     def _setter(self, it, name):
-        """Returns the function of the program's that sets a property of `it`; None if that is none, or `it` has its own way to set attributes."""
+        """Returns what sets an attribute of `it` if code of the program's does it, of a property, another descriptor or a class that has its own way to set attributes; else None."""
         kind = type(it)
-        found = defined(kind, name)
-        if self.run.reason is not None or type(found) is not property or type(found.fset) is not FunctionType or not policy.may_know_program(found.fset) \
-                or defined(kind, "__setattr__") is not object.__setattr__ or not self.run.classes.is_looked_up_plainly(kind):
+        found, setter = defined(kind, name), defined(kind, "__setattr__")
+        if self.run.reason is not None or not self.run.classes.is_looked_up_plainly(kind):
+            return None
+        if type(setter) is FunctionType:
+            given = (it, name)
+        elif setter is object.__setattr__:
+            setter = found.fset if type(found) is property else defined(type(found), "__set__")
+            given = (it,) if type(found) is property else (found, it)
+        if type(setter) is not FunctionType or not policy.may_know_program(setter):
             return None
         self.run.classes.note_class(it)
         for special in (name, "__setattr__"):
-            self.run.classes.found(kind.__mro__, special, None)
-        return found.fset
+            self.run.classes.found(kind.__mro__, special, {special: None})
+        if len(given) == 2 and given[0] is found:
+            self.run.reads.object(found, type(found))
+            self.run.classes.found(type(found).__mro__, "__set__", None)
+        return functools.partial(self.run.calls.user_function(setter, setter), *given)
 
     def _set_space(self, it, space):
         """It is set where an object that the run has made keeps its attributes: a dict may keep them itself."""
@@ -135,7 +165,7 @@ class Changes(Handler):
             for k in range(done, call.n_effects):
                 self._take_effect(record.effects[k], values[k], before[k])
             done = max(done, call.n_effects)
-            self.run.opaque.take_over(call, made_of, value, start)
+            skipped_calls.take_over(self.run, call, made_of, value, start)
         for k in range(done, len(record.effects)):
             self._take_effect(record.effects[k], values[k], before[k])
         for place, of, dtype in record.late_feeds if self.run.reason is None else ():
@@ -145,6 +175,7 @@ class Changes(Handler):
         if self.run.reason is not None:
             return
         self.run.framework.bear(value)
+        self._bear_instances(effect.template, value)
         if type(effect) is Append:
             self._append(effect.owner, value)
         elif type(effect) is Removal:
@@ -155,6 +186,17 @@ class Changes(Handler):
             self.sets(effect.owner, effect.name, effect.added + (known.added if known is not None else 0) if counts else None, before)
             if effect.was is not ABSENT and self.run.reason is None:
                 self.run.effects[effect.key].was = value
+
+    def _bear_instances(self, template, value):
+        """The objects in `value` that were made of a template are the run's own."""
+        kind = type(template)
+        if kind in (Instance, list, dict):
+            self.run.born.add(value)
+        if kind is Instance:
+            template, value = template.attributes, vars(value)
+        if kind in (list, tuple, dict, Instance):
+            for key in template if type(template) is dict else range(len(template)):
+                self._bear_instances(template[key], value[key])
 
     def take_over(self, effects, born):
         """A run inside of this one has had these effects, and has made these containers."""
@@ -201,6 +243,12 @@ class Changes(Handler):
             self.run.impure("calls setattr")
         setattr(self.assigned(it, name), name, value)
 
+    def owner_to_change(self, it, name):
+        """An attribute of `it` is changed in place: returns what to do that with, where it is set in a way of its own."""
+        if self.run.reason is not None or self.run.born.has(it) or type(it) in TENSORS or is_librarys(type(it)):
+            return it
+        return OwnAttribute(self.run, it) if it in self.run.opaque or is_set_by_class(type(it), name) else it
+
     def removed(self, it, name):
         """The attribute `name` of `it` is deleted."""
         if self.run.reason is not None or self.run.objects.sets_own(it, name):
@@ -226,6 +274,9 @@ class Changes(Handler):
 
     def inplace_attribute(self, it, owner, name, operator):
         """`owner.name += it` and the like (also of a global variable, and of one of a function around). A counter is not read: what it is afterwards does not matter to the run."""
+        if type(owner) is OwnAttribute:
+            held = owner._terra_value
+            return self._inplace_opaque(it, held, operator) if held in self.run.opaque else self.inplace(it, held, operator)
         if type(owner) in WITH_ITEMS:
             return it if self.run.reason is not None else self._inplace_place(it, owner, name, operator)
         attribute_filter.note_user_attribute(owner, name)
@@ -266,6 +317,8 @@ class Changes(Handler):
     def inplace(self, it, held, operator):
         """`held += it` and the like."""
         value = self.run.operands.calculates(OPERATORS[operator], (held, it))
+        if value is None and self.run.reason is None and type(held) in _CALCULATED and type(it) not in TENSORS and (held in self.run.opaque or it in self.run.opaque):
+            value = self.run.opaque.operated(OPERATORS[operator], held, it)
         if value is not None:
             return Becomes(value)
         it = self.run.beside(operator, it, held)

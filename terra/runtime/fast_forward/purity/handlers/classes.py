@@ -17,7 +17,7 @@ from terra.runtime.interpreter import frames
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_c_class, is_frameworks_function, is_librarys, is_named_tuple
 
 _PLAIN_SETTERS = [defined(cls, "__setattr__") for cls in (object, SimpleNamespace, threading.local)]
-_PLAIN_GETTERS = [defined(cls, "__getattribute__") for cls in (object, tuple, dict, list, SimpleNamespace, threading.local, collections.OrderedDict, collections.defaultdict)]
+_PLAIN_GETTERS = [defined(cls, "__getattribute__") for cls in (object, tuple, dict, list, BaseException, SimpleNamespace, threading.local, collections.OrderedDict, collections.defaultdict)]
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
 
 
@@ -31,6 +31,11 @@ class Classes(Handler):
         kind = type(it)
         if is_c_class(kind) or kind in TENSORS or (self.run.born.has(it) and (is_plain_class(kind) or derives_from_librarys(kind))) or (issubclass(kind, tuple) and any(type(x) in TENSORS for x in tuple.__iter__(it))):
             return  # it stays the same; or it is a named tuple that was made in this run
+        if self.run.has_caught(it):
+            return
+        if it in self.run.opaque:
+            self.run.opaque.instances.pins(it)
+            return
         self.run.reads.object(it, kind)
 
     def found(self, mro, name, attributes):

@@ -223,7 +223,7 @@ class Contents(Handler):
             return _Defaults(self.run, it)
         kind = type(it)
         is_place = kind is list or (kind is dict and all(type(key) in SCALARS for key in it))
-        if self.run.reason is None and (it in self.run.opaque or (isinstance(it, (list, dict)) and not is_place)) \
+        if self.run.reason is None and (it in self.run.opaque or (not is_place and kind not in TENSORS)) \
                 and not (self.run.born.has(it) or id(it) in self.run.given or is_librarys(kind)):
             return OpaqueItem(self.run.opaque, it)
         return it
@@ -283,6 +283,7 @@ class Contents(Handler):
         if self.run.reason is not None or self.run.born.has(it) or id(it) in self.run.given:
             return
         if self.run.opaque.containers.looks_at(it):
+            self.run.runner.program.note_varying_places([(*place, False) for place in self.run.reads.places_of(it)])
             self.run.impure("looks at a container that unknown code has changed before", True)
             return
         kind = type(it)

@@ -14,6 +14,7 @@ from types import BuiltinFunctionType, FunctionType, MethodWrapperType, SimpleNa
 from terra import ours
 from terra.location.identity import itself
 from terra.location.null_observer import OPERATORS
+from terra.runtime.fast_forward.purity.facts.exceptions import is_own_error
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_class_of_variables, is_plain_class, is_plain_metaclass
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused
@@ -48,6 +49,8 @@ class Objects(Handler):
 
     def make_object(self, kind, /, *args, **kwargs):
         """Make an instance of such a class."""
+        if self.run.reason is None and kind in self.run.runner.program.made_by_calls and self.run.opaque.takes(args, kwargs):
+            return self.run.opaque.make(kind, args, kwargs, f"makes an object of type {kind.__name__}", as_a_whole=True)
         made = defined(kind, "__init__")
         is_librarys_own = type(made) is FunctionType and not policy.may_know_program(made)
         if type(made) is FunctionType and self.run.reason is None and (is_refused(made) or not unwatched(convert.is_observable, made) or (
@@ -63,7 +66,7 @@ class Objects(Handler):
         is_plain = type(new) is BuiltinFunctionType  # that of object, list or dict
         if is_plain and initialise is None:
             return self.run.fresh(kind(*self._filling(kind, args), **kwargs))
-        it = self.run.fresh(new(kind)) if is_plain else self.run.calls.user_function(new.__func__, new.__func__)(kind, *args, **kwargs)
+        it = self.run.fresh(new(kind, *args, **kwargs) if issubclass(kind, BaseException) else new(kind)) if is_plain else self.run.calls.user_function(new.__func__, new.__func__)(kind, *args, **kwargs)
         if initialise is None or not isinstance(it, kind):
             return it
         if is_librarys_own:
@@ -138,14 +141,19 @@ class Objects(Handler):
         """Returns what to call in place of the `__init__` of `object`, list or dict, which `super()` gives in the end; None if it is none."""
         if type(callee) is not MethodWrapperType or callee.__name__ != "__init__":
             return None
-        if callee.__objclass__ is object:
+        if callee.__objclass__ is object or (issubclass(callee.__objclass__, BaseException) and self.run.born.has(callee.__self__)):
             return form
         return functools.partial(self._fill, callee) if self.run.born.has(callee.__self__) and may_be_made(type(callee.__self__)) else None
+
+    @staticmethod
+    def is_made_observed(callee):
+        """Whether it is a class whose instances a run makes itself, whatever it makes them of."""
+        return isinstance(callee, type) and (is_record(callee) or is_plain_class(callee))
 
     def is_own_object(self, it):
         """Whether the run has made it, a data class or not, and its attributes are where they are set."""
         kind = type(it)
-        return self.run.born.has(it) and (is_plain_class(kind) or is_class_of_variables(kind) or kind is SimpleNamespace or (
+        return self.run.born.has(it) and (is_plain_class(kind) or is_own_error(kind) or is_class_of_variables(kind) or kind is SimpleNamespace or (
             (is_record(kind) or may_be_made(kind)) and defined(kind, "__setattr__") is object.__setattr__))
 
     def attribute_of_own(self, it, kind, name):

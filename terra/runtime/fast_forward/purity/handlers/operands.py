@@ -6,13 +6,14 @@ import enum
 import operator
 import sys
 import warnings
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType, WrapperDescriptorType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 
 from terra.frameworks import numpys
 from terra.location.identity import itself
 from terra.location.null_observer import OPERATORS
+from terra.runtime.fast_forward.purity.facts.plain_classes import HARMLESS, is_plain_enum
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.purity.unknown.stand_ins import Printed, SpecialMethod
 from terra.runtime.fast_forward.sites import fast_calls
@@ -29,14 +30,8 @@ _PRINTING = ("__format__", "__repr__", "__str__")
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__")
 _TRUTH = ("__bool__", "__len__")
 _UNIQUE = frozenset([type(None), bool, type(Ellipsis), type(NotImplemented), tfi.tf.DType])
-# Special names that a class may define without any operator, conversion or hash running them.
-_HARMLESS = frozenset(f"__{name}__" for name in (
-    "init new call module doc dict weakref qualname annotations annotate annotate_func init_subclass class_getitem slots orig_bases parameters setattr "
-    "delattr setstate getstate reduce reduce_ex enter exit static_attributes firstlineno abstractmethods match_args dataclass_fields dataclass_params "
-    "subclasshook post_init del set_name copy deepcopy type_params").split())
 _CALCULATED = frozenset([*TENSORS, int, float])  # types of which % gives a remainder
 _OF_ARRAYS = frozenset(["Add", "Sub", "Mult", "Div", "MatMult"])  # of which the other operand has the type that TensorFlow gives an array
-_SLOTS = (WrapperDescriptorType, MethodDescriptorType, BuiltinFunctionType, str, tuple, dict, type(None))
 
 
 class Operands(Handler):
@@ -201,6 +196,9 @@ class Operands(Handler):
     def compared(self, it):
         """`it` is compared with something, or hashed."""
         self.run.before = len(self.run.runner.log)
+        if issubclass(type(it), tuple) and type(it) is not tuple and self.run.reason is None and self.run.classes.is_named_tuple(type(it)):
+            self.run.contents.deeply(tuple(it), self.comparable)
+            return it
         return self.run.contents.deeply(it, self.comparable)
 
     def contains(self, left, right):
@@ -249,10 +247,25 @@ class Operands(Handler):
         for name in _TRUTH:
             form = self.run.calls.special(it, name)
             if form is not None:
-                return bool(SpecialMethod(self.run, form)) if name == "__bool__" else len(SpecialMethod(self.run, form)) > 0
+                return bool(SpecialMethod(self.run, form)) if name == "__bool__" else bool(self.truth(self.length(form)))
             if defined(type(it), name) is not None:
                 break
         return self.truth(it)
+
+    def same(self, left, right):
+        """Returns what `left is right` gives."""
+        if self.run.opaque.instances.is_one(left) or self.run.opaque.instances.is_one(right):
+            if any(self.run.born.has(x) or x in self.run.opaque.handed_on or id(x) in self.run.given for x in (left, right)):
+                self.run.impure("asks which object it is that unknown code gives")
+            return self.run.opaque.make(operator.is_, (left, right), {}, "asks which object it is", as_a_whole=True)
+        return self.identified(left) is self.identified(right)
+
+    def length(self, form):
+        """Returns what `len` gives of an object whose class says so in Python."""
+        value = form()
+        if self.run.opaque.is_another_one(value):  # of which `len` makes another one
+            return self.run.opaque.operated(operator.index, value)
+        return len(SpecialMethod(self.run, lambda: value))
 
     def identified(self, it):
         """`it is x`"""
@@ -309,7 +322,7 @@ class Operands(Handler):
         elif numpys.is_own(kind):
             self.note_numpy()
         elif isinstance(it, enum.Enum):
-            if not _is_plain_enum(kind):
+            if not is_plain_enum(kind):
                 self.run.impure(f"uses an enum, {kind.__name__}, with operators of its own")
             for cls in kind.__mro__:
                 if not cls.__module__ == "enum" and cls.__module__ != "builtins":
@@ -325,7 +338,7 @@ class Operands(Handler):
             return
         for cls in kind.__mro__[:-1]:
             if not is_librarys(cls) and cls is not type:
-                if not all(name in _HARMLESS for name in vars(cls) if name.startswith("__") and name.endswith("__")):
+                if not all(name in HARMLESS for name in vars(cls) if name.startswith("__") and name.endswith("__")):
                     self.run.impure(f"uses an object of type {kind.__name__} in an expression")
                     return
                 self.run.reads.contents(vars(cls), cls)
@@ -339,7 +352,7 @@ class Operands(Handler):
 
     def _printed(self, it):
         kind = type(it)
-        if kind is Printed:
+        if kind is Printed or self.run.has_caught(it):
             return
         if it in self.run.opaque:
             self.run.impure("prints what unknown code gives")
@@ -384,15 +397,3 @@ class Operands(Handler):
 def _numpys_printing(_):
     """How numpy prints."""
     return str(np.get_printoptions())
-
-
-def _is_plain_enum(kind):
-    """Whether the special methods of an enum are those of the enum module."""
-    for cls in kind.__mro__:
-        if cls.__module__ == "enum" or cls.__module__ == "builtins":
-            continue
-        for name, value in vars(cls).items():
-            if name.startswith("__") and name.endswith("__") and name not in _HARMLESS and not isinstance(value, _SLOTS):
-                if type(value) is not FunctionType or value.__globals__.get("__name__") != "enum":
-                    return False
-    return type(kind) is enum.EnumMeta

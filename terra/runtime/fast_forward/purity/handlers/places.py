@@ -6,9 +6,10 @@ import sys
 from types import CellType, ModuleType
 
 from terra import ours
+from terra.runtime.fast_forward.purity.facts.attribute_lookup import attributes_of
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, StatePredicate, held_in, space_of
-from terra.runtime.fast_forward.sources.number_sources import can_be_told, is_value
+from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, StatePredicate, has_slots_only, held_in, space_of
+from terra.runtime.fast_forward.sources.number_sources import can_be_told, is_value, may_be_replaced
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import TENSORS, defined, is_librarys_container
 from terra.tf import private_names as tfi
@@ -33,19 +34,22 @@ class Places(Handler):
         return type(key) in SCALARS and key == key and all(type(k) in SCALARS for k in it)  # others may be compared with it
 
     def is_read_anew(self, owner, name):
-        """Whether what is there is a number, or another value, that was another one each time, inside of a call whose numbers do not count as arguments, and the run has not set it, but for adding to it."""
-        if self.run.reason is not None or self.run.recording is not None:
+        """Whether what is there is a number, or an object, that was another one each time, and the run has not set it, but for adding to it. (The numbers that a step itself finds may count as arguments.)"""
+        if self.run.reason is not None:
             return False
         effect = self.run.effects.get((id(owner), name))
         if effect is not None:
-            return effect.added is not None and can_be_told(held_in(owner, name))
+            return self.run.recording is None and effect.added is not None and can_be_told(held_in(owner, name))
         program = self.run.runner.program
-        space = getattr(owner, "__dict__", None) if type(owner) not in WITH_ITEMS else owner
+        kind = type(owner)
+        if tfi.is_to_be_used(kind):  # which stands for another object
+            return False
+        space = attributes_of(owner, kind) if kind not in WITH_ITEMS and not has_slots_only(kind) else owner
         if space is None:
             return False
         if (id(owner), name) in program.counters:
-            return can_be_told(held_in(owner, name))
-        return (id(space), name) in program.varying and is_value(held_in(owner, name))
+            return self.run.recording is None and can_be_told(held_in(owner, name))
+        return (id(space), name) in program.varying and may_be_replaced(it := held_in(owner, name)) and not (self.run.recording is not None and is_value(it))
 
     def take(self, it, key):
         """Such an item is read."""

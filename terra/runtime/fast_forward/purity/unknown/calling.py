@@ -1,10 +1,48 @@
-"""Makes calls of unknown code in a run that is observed."""
+"""Makes calls of unknown code in a run that is observed, and tells what these must not have changed."""
 
 from typing import Any, Callable
 
 from terra import ours
+from terra.runtime.fast_forward.purity.unknown.given import Given
+from terra.runtime.fast_forward.sources.effects import changed_containers
 from terra.runtime.fast_forward.sources.opaque_calls import Caller, outcomes
 from terra.runtime.interpreter.integers import natural
+
+
+class Before:
+    """Remembers what there was before a call of unknown code, which must leave it as it is. `given`: the run's own among what it is given; `looks`: whether what the run has read is looked at."""
+
+    __slots__ = ("_run", "_given", "_values", "_touches", "_states", "_log", "_fetches", "_looks", "_changed")
+
+    def __init__(self, run: Any, given: Given, values: tuple, looks: bool):
+        self._run, self._given, self._values, self._looks = run, given, values, looks
+        self._touches = changed_containers(run.effects.values(), values)
+        self._states = [(effect, effect.state()) for effect in run.effects.values()]
+        self._log, self._fetches = len(run.runner.log), run.runner.step.counts.fetches
+        self._changed = len([*run.reads.changes()]) if looks else 0  # by what the run itself has set
+
+    def is_broken(self) -> tuple[str | None, bool]:
+        """Returns (what the call has done that it must not, None if nothing; whether that may be different the next time)."""
+        run, runner = self._run, self._run.runner
+        if len(runner.log) != self._log or runner.step.counts.fetches != self._fetches or runner.step.skeleton is not runner:
+            return "runs operations", False
+        if self._given.have_changed():
+            return "changes what it is given", False
+        if self._looks and len([*run.reads.changes()]) > self._changed:
+            runner.program.note_varying(run.reads)
+            runner.program.not_observed.update(run.library_code.contexts)
+            return "changes what the step has read", run.opaque.containers.are_read(self._values) or bool(run.library_code.contexts)
+        for effect, state in self._states:
+            if effect.state() is not state:
+                effect.was = state
+                if not any(effect.owner is it for it in self._touches):
+                    return "changes what the step has set", False
+        return None, False
+
+
+def given_to(callee: Any, args: Any, kwargs: dict) -> tuple:
+    """Returns all that a call is given, with the object whose method it is."""
+    return getattr(callee, "__self__", None), *args, *kwargs.values()
 
 
 @ours.calling

@@ -1,6 +1,7 @@
 """Containers and arrays that calls of unknown code change, and that the program looks at, too: all that is done with one is a call of unknown code from then on."""
 
 import collections
+import weakref
 from typing import Any, Iterable
 
 import numpy as np
@@ -14,13 +15,13 @@ _KINDS = list, dict, collections.deque
 class ChangedContainers:
     """Those of one run, and those that are known to be.
 
-    `known`: {id: container}, of the program.
+    `known`: {id: container}, of the program; `opaque`: the opaque calls of the run. What one of these has given is not known beyond the run.
     """
 
-    __slots__ = ("_known", "_now")
+    __slots__ = ("_known", "_of", "_now")
 
-    def __init__(self, known: dict[int, Any]):
-        self._known = known
+    def __init__(self, known: dict[int, Any], opaque: Any):
+        self._known, self._of = known, weakref.ref(opaque)
         self._now: dict[int, Any] = {}
 
     def __contains__(self, it: Any) -> bool:
@@ -44,7 +45,7 @@ class ChangedContainers:
 
     def are_read(self, values: Iterable[Any]) -> bool:
         """Notes the containers among what a call was given which has changed what was read before. Returns whether there are any that were not known."""
-        found = [it for it in values if isinstance(it, (*_KINDS, np.ndarray)) and not is_librarys(type(it)) and id(it) not in self._known]
+        found = [it for it in values if isinstance(it, (*_KINDS, np.ndarray)) and not is_librarys(type(it)) and id(it) not in self._known and self._of().number_of(it) is None]
         if len(self._known) < _MOST:
             self._known.update((id(it), it) for it in found)
         return bool(found)

@@ -24,18 +24,20 @@ class LiveCalls:
         run = self._of()
         recording, step, doing = run.recording, run.runner.step, f"calls {type(owner).__name__}.{name}"
         takes = residual_calls.takes_element(owner, name)
-        args, kwargs = tuple([self._sizes(x) for x in args]), {key: self._sizes(x) for key, x in kwargs.items()}
+        given, args, kwargs = args, tuple([self._sizes(x) for x in args]), {key: self._sizes(x) for key, x in kwargs.items()}
         draws = not takes and residual_calls.draws(owner, name, args, kwargs)
         key = name, len(args), *map(type, args), *kwargs
         as_opaque = draws and (recording is None or residual_calls.chooses_objects(name, args) or key in run.runner.program.integer_draws)
-        if not draws and (recording is None or not takes):
+        if not draws and not takes and residual_calls.may_choose(owner, name):
+            as_opaque = True
+        elif not draws and (recording is None or not takes):
             run.impure(doing)
         elif draws and recording is not None and not recording.knows_draws():
             run.impure(doing)  # somebody else has drawn
         elif draws and not as_opaque and run.opaque.draws:
             run.impure("draws random numbers, after functions that do so inside of calls")  # these would come later where the step is skipped
         if as_opaque or run.reason is not None:
-            return run.opaque.make(getattr(owner, name), args, kwargs, doing)
+            return run.opaque.make(getattr(owner, name), args if draws else given, kwargs, doing)
         for x in (*args, *kwargs.values()):
             run.framework.note_arguments(x)
         before = random_state()

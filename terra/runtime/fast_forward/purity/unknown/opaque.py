@@ -14,16 +14,19 @@ import numpy as np
 from terra import ours
 from terra.frameworks import effect_free_calls
 from terra.runtime.fast_forward.purity.facts.bytecode import is_called_next, is_dropped
+from terra.runtime.fast_forward.purity.facts.exceptions import is_plain_error
 from terra.runtime.fast_forward.purity.facts.program_code import callers_looked_up, is_refused, runs_program, where_it_stands
-from terra.runtime.fast_forward.purity.unknown.calling import make_call, make_call_once
+from terra.runtime.fast_forward.purity.unknown.calling import Before, given_to, make_call, make_call_once
 from terra.runtime.fast_forward.purity.unknown.changed import ChangedContainers
 from terra.runtime.fast_forward.purity.unknown.clock import Clock
 from terra.runtime.fast_forward.purity.unknown.given import Given, HandedOn, comes_late
+from terra.runtime.fast_forward.purity.unknown.instances import Instances, looks_elsewhere
 from terra.runtime.fast_forward.purity.unknown.steadiness import is_of_many, is_unsteady
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.effects import CONTENTS, changed_containers, space_of
-from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, Held, OfArray, OfKind, OpaqueCall, Result, Same, constant_part, identity, is_plain, is_steady, may_be_another, may_be_own, outcomes, renewed
-from terra.runtime.fast_forward.sources.number_sources import KINDS
+from terra.runtime.fast_forward.sources.expectations import ANYTHING, error_key, identity, is_plain, is_steady, may_be_another, may_be_own, OBJECT, OfArray, OfKind, Raises, renewed, Same, SameAs
+from terra.runtime.fast_forward.sources.opaque_calls import Caller, Held, OpaqueCall, Result, constant_part, outcomes
+from terra.runtime.fast_forward.sources.number_sources import KINDS, is_value
 from terra.runtime.interpreter import frames
 from terra.runtime.interpreter.integers import is_shared
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
@@ -41,7 +44,9 @@ class Opaque:
     def __init__(self, run: Any):
         self._of = weakref.ref(run)
         self.calls: list[OpaqueCall] = []
-        self.containers = ChangedContainers(run.runner.program.changed_containers)
+        self.instances = Instances(run)
+        self._handled = sys.exc_info()[1]  # the exception that was handled when the run began
+        self.containers = ChangedContainers(run.runner.program.changed_containers, self)
         self._last: tuple[int, CodeType, int] | None = None  # id of what the last call of the program's has given, and where that stands
         self._raising: int | None = None  # id of the exception that the last call has made
         self.draws, self.handed_on = False, HandedOn()  # whether some draw random numbers; what they are given
@@ -58,6 +63,11 @@ class Opaque:
         if held is None:
             return None
         return held[1] if it is (held[0]() if type(held[0]) is weakref.ref else held[0]) else None
+
+    def found_elsewhere(self, ids: set) -> list[tuple[int, Any]]:
+        """Returns (the number of the call that has given it, it) of the objects of these ids."""
+        found = [(number, held() if type(held) is weakref.ref else held) for held, number in map(self._known.__getitem__, ids.intersection(self._known))]
+        return [(number, it) for number, it in found if it is not None]
 
     def __contains__(self, it: Any) -> bool:
         return (it in self.containers and type(it) is not np.ndarray) or self.number_of(it) is not None
@@ -82,16 +92,22 @@ class Opaque:
     def lets_set_again(self, owner: Any, name: Any, index: int) -> bool:
         """Returns whether no call may have seen the effect on this place, of this number among those of the run, which is had later then."""
         later = [call for call in self.calls if call.n_effects > index]
-        if not all(call.is_blind and call.key != _place(owner, name) for call in later):
+        if not all(call.key != _place(owner, name) and (call.is_blind or looks_elsewhere(call, owner, name)) for call in later):
             return False
         for call in later:
             call.n_effects -= 1
         return True
 
     def clear(self) -> None:
+        self.instances.conclude()
         self.calls, self.handed_on = [], HandedOn()
         self._known.clear()
         self.unsteady.clear()
+
+    def _refuse(self, reason: str, passing: bool = False) -> None:
+        """A call cannot be an opaque one, as is perhaps because of what was read anew."""
+        self.instances.in_vain = not passing
+        self._run.impure(reason, passing)
 
     def calling(self, callee: Any, reason: str) -> Callable:
         """Returns what to call in place of `callee`, which makes the run impure for this reason if it cannot be an opaque call."""
@@ -112,75 +128,71 @@ class Opaque:
         """Makes a call, and notes it; `frame`: that of the code which makes it, if that is the program's; `as_a_whole`: even if it may know of the program."""
         run, is_blind = self._run, effect_free_calls.is_blind(callee, args, kwargs)
         if run.reason is None and is_refused(callee):
-            run.impure(reason)
+            self._refuse(reason)
         if run.reason is None and not is_blind and not as_a_whole and (self._is_to_be_observed(callee) or runs_program(callee, (*args, *kwargs.values()))):
-            form = run.library_code.attribute(*args) if callee is getattr and len(args) == 2 else run.library_code.called(callee)
+            form = self.instances.form(callee, args) or (run.library_code.attribute(*args) if callee is getattr and len(args) == 2 else run.library_code.called(callee))
             if form is not None:
                 return form(*args, **kwargs)
             self._observe_next_time(callee, args)
-            run.impure(reason)
+            self._refuse(reason)
         level = callers_looked_up(callee, args, kwargs)
         if level > 1:
-            run.impure(f"{reason}, which looks at who has called its caller")
+            self._refuse(f"{reason}, which looks at who has called its caller")
         caller = None if frame is None else Caller(frames.around_call(frame, level))
         if run.reason is not None:
             return make_call_once(callee, args, kwargs, caller, is_blind)
         given = Given(run, (*args, *kwargs.values()))
-        try:
-            parts = self._parts(callee, args, kwargs)
-        except (Unskippable, TypeError) as error:
+        parts, why = self._parts_or_why(callee, args, kwargs)
+        if parts is None:
             given.are_kept()
             form = run.library_code.called(callee)
             if form is not None:
                 return form(*args, **kwargs)
             self._observe_next_time(callee, args)
-            run.impure(f"{reason}{f', which is given {error}' if str(error) else ''}")
+            self._refuse(reason + why)
             return make_call_once(callee, args, kwargs, caller, is_blind)
-        runner = run.runner
-        length, fetches = len(runner.log), runner.step.counts.fetches
-        touches = changed_containers(run.effects.values(), _given(callee, args, kwargs))
-        states = [(effect, effect.state()) for effect in run.effects.values()]
         keeps_guards = is_blind or effect_free_calls.keeps_guards(callee, args, kwargs)
-        looks = not keeps_guards and len(self.calls) < _MOST_CALLS // 20  # a record does not hold behind others that change what was read before
-        changed = len([*run.reads.changes()]) if looks else 0  # by what the run itself has set
-        outcome, clock = None if is_blind else outcomes.take(callee, (*args, *kwargs.values())), Clock()
-        if outcome is not None:
-            value = outcome.give()
-        else:
-            try:
-                run.is_inside_opaque, before = True, random_state()  # code of the program's that it calls is made to run again with it
-                value = make_call(callee, args, kwargs, caller)
-                self.note_draws(before)
-            except Exception:
-                run.impure(f"{reason}, which raises")
+        if not keeps_guards and sys.exc_info()[1] is not self._handled and not effect_free_calls.is_unaware_of_errors(callee, kwargs):  # (where the run is skipped, none is)
+            run.impure(f"{reason}, which may look at the exception that is handled")
+            return make_call_once(callee, args, kwargs, caller, is_blind)
+        before = Before(run, given, given_to(callee, args, kwargs), not keeps_guards and len(self.calls) < _MOST_CALLS // 20)  # a record does not hold behind others that change what was read before
+        outcome, clock, value, error = None if is_blind else outcomes.take(callee, (*args, *kwargs.values())), Clock(), None, None
+        try:
+            value = outcome.give() if outcome is not None else self._made(callee, args, kwargs, caller)
+        except Exception as raised:
+            if not is_plain_error(raised):
+                self._refuse(f"{reason}, which raises")
                 raise
-            finally:
-                run.is_inside_opaque = False
-        if len(runner.log) != length or runner.step.counts.fetches != fetches or runner.step.skeleton is not runner:
-            run.impure(f"{reason}, which runs operations")
+            error = raised
+        why, is_passing = before.is_broken()
+        if why is None and outcome is None and not comes_late(run, parts) and clock.says_long():
+            why, is_passing = "takes long", True  # the graph had better run at the same time; with what that has computed, the call comes behind it anyway
+        if why is not None:
+            self._refuse(f"{reason}, which {why}", is_passing)
+        else:
+            if not keeps_guards:
+                self.containers.may_change(getattr(callee, "__self__", None))
+            dropped = frame is not None and is_dropped(frame.f_code, frame.f_lasti)
+            where = frame or frames.around_ours(sys._getframe(1))
+            key = key or (getattr(callee, "__qualname__", type(callee).__name__), (where.f_code.co_filename, where.f_lineno), args[1] if callee is getattr else None)
+            value = self.note(callee, parts, value, key, caller, dropped or error is not None, is_blind, reason, args, kwargs, keeps_guards)
+        if error is None:
             return value
-        if given.have_changed():
-            run.impure(f"{reason}, which changes what it is given")
-            return value
-        if looks and len([*run.reads.changes()]) > changed:
-            run.impure(f"{reason}, which changes what the step has read", self.containers.are_read(_given(callee, args, kwargs)) or bool(run.library_code.contexts))
-            run.runner.program.not_observed.update(run.library_code.contexts)
-            return value
-        for effect, state in states:
-            if effect.state() is not state:
-                effect.was = state
-                if not any(effect.owner is it for it in touches):
-                    run.impure(f"{reason}, which changes what the step has set")
-                    return value
-        if outcome is None and not comes_late(run, parts) and clock.says_long():
-            run.impure(f"{reason}, which takes long", True)  # the graph had better run at the same time; with what that has computed, the call comes behind it anyway
-            return value
-        if not keeps_guards:
-            self.containers.may_change(getattr(callee, "__self__", None))
-        dropped = frame is not None and is_dropped(frame.f_code, frame.f_lasti)
-        where = frame or frames.around_ours(sys._getframe(1))
-        key = key or (getattr(callee, "__qualname__", type(callee).__name__), (where.f_code.co_filename, where.f_lineno))
-        return self.note(callee, parts, value, key, caller, dropped, is_blind, reason, args, kwargs, keeps_guards)
+        if why is None and run.reason is None:
+            self.calls[-1].expected = Raises(type(error), error_key(error))
+        try:
+            raise error
+        finally:
+            del error  # which holds the frame
+
+    @ours.calling
+    def _made(self, callee: Any, args: tuple, kwargs: dict, caller: Caller | None) -> Any:
+        self._run.is_inside_opaque, before = True, random_state()  # code of the program's that it calls is made to run again with it
+        try:
+            return make_call(callee, args, kwargs, caller)
+        finally:
+            self._run.is_inside_opaque = False
+            self.note_draws(before)
 
     def _is_to_be_observed(self, callee: Any) -> bool:
         return type(function := getattr(callee, "__func__", callee)) is FunctionType and self._run.library_code.is_to_be_observed(function)
@@ -209,17 +221,17 @@ class Opaque:
         run = self._run
         is_array = type(value) is np.ndarray and holds_numbers(value) and value.size > 0
         if (type(value) in TENSORS and not is_plain(value)) or (isinstance(value, np.ndarray) and not is_array) or composites.is_composite(type(value)):
-            run.impure(f"{reason}, which gives {'a tensor' if not isinstance(value, np.ndarray) else 'an array'}")
+            self._refuse(f"{reason}, which gives {'a tensor' if not isinstance(value, np.ndarray) else 'an array'}")
             return value
         if (hasattr(type(value), "__del__") and type(value) not in (io.StringIO, io.BytesIO)) or isinstance(value, (Generator, Coroutine)):  # what is done then may be waited for, and a record that is tried holds it for a while
-            run.impure(f"{reason}, which gives something that does something in the end")
+            self._refuse(f"{reason}, which gives something that does something in the end")
             return value
         if len(self.calls) >= _MOST_CALLS:
             run.impure(f"{reason}, and does so too often")
             return value
         program, which = run.runner.program, (id(getattr(callee, "__self__", None)), id(run.runner.node), sum(call.key == key for call in self.calls))
         follows = may_be_another(value) or (may_be_own(value) and key not in program.looked_at)
-        varies = not dropped and (follows or is_plain(value)) and (is_unsteady(program, key, which, value) or (follows and any(map(self.is_another_one, args)))) and assumed is None
+        varies = not dropped and (follows or (is_plain(value) and value is not None and type(value) is not bool)) and (run.deferred.knows(value) or is_unsteady(program, key, which, value) or (follows and any(map(self.is_another_one, args)))) and assumed is None
         if varies and run.recording is not None and type(value) in KINDS and (place := where_it_stands(callee)) is not None and all(
                 type(part) is Held and type(part.value) in SCALARS for part in (*parts[1], *parts[2].values())):
             return run.live_calls.gave(value, *place, args, kwargs)
@@ -227,17 +239,23 @@ class Opaque:
             self._has_drawn()
         steady = is_steady(callee, value)
         expected = ANYTHING if dropped else OfKind(type(value)) if varies else OfArray(value.dtype.str, value.shape) if is_array else Same(value) if steady else identity(value)
-        touches = changed_containers(run.effects.values(), _given(callee, args, kwargs))
+        touches = changed_containers(run.effects.values(), given_to(callee, args, kwargs))
         self.calls.append(OpaqueCall(parts, expected, len(run.effects), key, caller, is_blind, keeps_guards, touches, len(run.runner.log)))
         if varies and may_be_own(value):
             value = renewed(value)
-            self._note_unsteady(value, len(self.calls) - 1)
+            self.note_unsteady(value, len(self.calls) - 1)
         elif not dropped and ((varies and is_plain(value)) or is_of_many(program, key, value)):
             run.impure(f"{reason}, which gives something else each time")
         elif isinstance(value, BaseException):
             self._raising = id(value)  # it is not held: its traceback may hold anything
-        elif not dropped and not steady and (not is_plain(value) or isinstance(value, np.generic)):
-            number = len(self.calls) - 1
+            self.instances.note_error(value, any(map(self.is_another_one, (*args, *kwargs.values()))))
+        elif steady:
+            self.instances.constants[id(value)] = value
+        elif not dropped and (not is_plain(value) or isinstance(value, np.generic)):
+            number, known = len(self.calls) - 1, self.number_of(value)
+            if known is not None and expected is OBJECT:
+                self.calls[-1].expected = SameAs(known)
+                return value
             if is_array:
                 run.dynamic.note_late(value, Result(number))
             try:
@@ -250,10 +268,14 @@ class Opaque:
         """Returns whether it, or something in it, is a number or text that is another one each time."""
         return any(map(self.is_another_one, it)) if type(it) is tuple else id(it) in self.unsteady or self._run.deferred.number(it) is not None
 
+    def looks_at(self, value: Any) -> None:
+        """A number that a call has given matters."""
+        self._run.deferred.looked_at(value)
+
     def looked_at(self, values: list) -> bool:
-        """Notes that the run has looked at such numbers or texts. Returns whether there may be a record for each from now on: of small integers."""
+        """Notes that the run has looked at such numbers or texts. Returns whether there may be a record for each from now on: of small integers and texts, if they are few."""
         known = self._run.runner.program.looked_at
-        found = {self.calls[number].key for x in values if (type(x) is tuple or (type(x) is int and is_shared(x))) and (number := self.number_of(x)) is not None} - known
+        found = {self.calls[number].key for x in values if (type(x) in (tuple, str, bytes) or (type(x) is int and is_shared(x))) and (number := self.number_of(x)) is not None} - known
         known |= found
         self._run.runner.program.unsteady -= found
         return bool(found)
@@ -270,7 +292,7 @@ class Opaque:
         if any(call.draws for call in self._run.dynamic.calls):  # those are made beforehand where the step is skipped
             self._run.impure("draws random numbers, after functions that do so inside of calls")
 
-    def _note_unsteady(self, value: Any, number: int) -> None:
+    def note_unsteady(self, value: Any, number: int) -> None:
         self.unsteady[id(value)] = value
         self._known[id(value)] = value, number
 
@@ -284,35 +306,12 @@ class Opaque:
         made, self._raising = self._raising, None
         return id(it) == made
 
-    def take_over(self, call: OpaqueCall, made_of: tuple, value: Any, start: int) -> None:
-        """A call was skipped in this run, which has made this opaque call: (function, arguments, keyword arguments), and what it gave; its operations begin with that of this number."""
-        if self._run.reason is not None:
-            return
+    def _parts_or_why(self, callee: Any, args: tuple, kwargs: dict) -> tuple[Any, str]:
+        """Returns (what a call is made of, None if that is not known; why)."""
         try:
-            parts = self._taken(call.parts, made_of)
-        except Unskippable as error:
-            self._run.impure(f"skips a call of {call.key[0]}, which is given {error}")
-            return
-        dropped, assumed = call.expected is ANYTHING or type(call.expected) is OfKind, call.expected if call.assumes_a_number() else None
-        self.note(made_of[0], parts, value, call.key, call.caller, dropped, call.is_blind, f"calls {call.key[0]}", *made_of[1:], call.keeps_guards, assumed)
-        if self._run.reason is None:
-            self.calls[-1].place = start + call.place
-        if type(call.expected) is OfKind and self._run.reason is None:
-            self.calls[-1].expected = call.expected
-            self._note_unsteady(value, len(self.calls) - 1)
-
-    def _taken(self, template: Any, value: Any) -> Any:
-        """Returns what `value`, which was made of a template, is in a record of this run."""
-        kind = type(template)
-        if kind is Held or kind is Result:
-            return self.part(value)
-        if type(value) in TENSORS:
-            return self._run.library_code.has_read(value)
-        if kind is tuple or kind is list:
-            return kind([self._taken(a, b) for a, b in zip(template, value)])
-        if kind is dict:
-            return {name: self._taken(x, value[name]) for name, x in template.items()}
-        raise Unskippable("what it has read, or a number that varies")
+            return self._parts(callee, args, kwargs), ""
+        except (Unskippable, TypeError) as error:
+            return None, f", which is given {error}" if str(error) else ""
 
     def _parts(self, callee: Any, args: tuple, kwargs: dict) -> tuple[Any, list, dict]:
         """Returns what a call is made of. Raises Unskippable."""
@@ -321,11 +320,15 @@ class Opaque:
     def part(self, it: Any) -> Any:
         """Returns what a call is given, or what is called, as `Recording` makes a template of it. Raises Unskippable, which says what that is."""
         run, kind = self._run, type(it)
+        if run.has_caught(it) and kind.__module__ == "builtins" and not vars(it):  # another one takes its place, which holds no frames
+            self.note(kind, (Held(kind), [*map(Held, it.args)], {}), it, ("exception", None), None, False, True, "makes an exception")
+            return Result(len(self.calls) - 1)
         number = self.number_of(it)
         if number is not None:
             return Result(number)
         if kind is tuple or run.born.has(it) or it in self.handed_on:
             if kind not in (tuple, list, dict):
+                self.instances.had_better_be_made(kind)
                 raise Unskippable(f"a {kind.__name__} that was made just now")
             if kind is not tuple:  # unknown code may keep it: what the run does to it later would have to be done to another one
                 self.handed_on.take(run.born, it, len(self.calls))
@@ -364,6 +367,7 @@ class Opaque:
             type(x) not in TENSORS and (not run.born.has(x) or type(x) in (list, dict)) and not composites.is_composite(type(x)) for x in (*args, *kwargs.values()))
 
     def attribute(self, it: Any, name: str, reason: str | None = None) -> Any:
+        self.instances.pins(it)
         return self.make(getattr, (it, name), {}, reason or f"asks for {name}")
 
     def reads(self, owner: Any, name: Any) -> Any:
@@ -373,9 +377,12 @@ class Opaque:
             parts = self._parts(function, (owner, key), {})
         except Unskippable:
             return function(owner, key)
-        place = _place(owner, name)
-        self._run.runner.program.unsteady.add(place)
-        return self.note(function, parts, function(owner, key), place, None, False, True, f"reads {name}")
+        place, it = _place(owner, name), function(owner, key)
+        if place not in self._run.runner.program.looked_at or type(it) not in (str, bytes):
+            self._run.runner.program.unsteady.add(place)
+        if not is_value(it):
+            self.instances.replaced.append((id(space_of(owner)), name))
+        return self.note(function, parts, it, place, None, False, True, f"reads {name}")
 
     def item_to_change(self, it: Any, key: Any, reason: str) -> Any:
         """Returns an item that is changed in place then: another one each time."""
@@ -390,7 +397,3 @@ class Opaque:
 def _place(owner: Any, name: Any) -> tuple:
     """Returns the key of a call that reads a number."""
     return "reads", id(space_of(owner)), name
-
-
-def _given(callee: Any, args: Any, kwargs: dict) -> tuple:
-    return getattr(callee, "__self__", None), *args, *kwargs.values()

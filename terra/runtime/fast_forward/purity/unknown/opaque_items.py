@@ -3,7 +3,8 @@
 import operator
 from typing import Any, Iterator
 
-from terra.runtime.fast_forward.sources.opaque_calls import END, following, iterator_of
+from terra.runtime.fast_forward.sources.expectations import END
+from terra.runtime.fast_forward.sources.opaque_calls import following, iterator_of
 
 _ITERATES = "iterates over what unknown code gives"
 
@@ -14,6 +15,7 @@ def items_of(opaque: Any, it: Any) -> Any:
         return _each(opaque, it)
     found = opaque.make(list, (it,), {}, _ITERATES)
     n = opaque.operated(len, found)
+    opaque.looks_at(n)
     return [opaque.operated(operator.getitem, found, k) for k in range(n)]
 
 
@@ -23,6 +25,16 @@ def _each(opaque: Any, it: Any) -> Iterator:
         it = opaque.make(iterator_of, (it,), {}, _ITERATES)
     while (value := opaque.make(following, (it,), {}, _ITERATES)) is not END:
         yield value
+
+
+def next_of(opaque: Any, iterator: Any, *default: Any) -> Any:
+    """Returns what `next` gives of an iterator that was there before. Raises StopIteration where that is at its end."""
+    value = opaque.make(following, (iterator,), {}, "calls next")
+    if value is not END:
+        return value
+    if default:
+        return default[0]
+    raise StopIteration
 
 
 def merged(opaque: Any, it: Any) -> dict:

@@ -51,6 +51,24 @@ class OpaqueItem:
         self._opaque.make(operator.setitem, (self.it, key, value), {}, _CHANGES)
 
 
+class OwnAttribute:
+    """Stands in for an object of which an attribute is changed in place that is set in a way of its own."""
+
+    __slots__ = ("_terra_run", "_terra_it", "_terra_value")  # no names of the program's
+
+    def __init__(self, run: Any, it: Any):
+        for name, value in zip(self.__slots__, (run, it, None)):
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._terra_run.attributes.owner(self._terra_it, name), name)
+        object.__setattr__(self, "_terra_value", value)
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._terra_run.changes.assigned(self._terra_it, name), name, value)
+
+
 class OpaqueChange:
     """Stands in for a container that was there before, of which an item is set or deleted."""
 
@@ -61,7 +79,11 @@ class OpaqueChange:
         opaque.containers.change(it)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._opaque.make(operator.setitem, (self._it, key, value), {}, _CHANGES)
+        form = self._opaque.instances.setter(self._it)
+        if form is not None:
+            form(key, value)
+        else:
+            self._opaque.make(operator.setitem, (self._it, key, value), {}, _CHANGES)
 
     def __delitem__(self, key: Any) -> None:
         self._opaque.make(operator.delitem, (self._it, key), {}, _CHANGES)

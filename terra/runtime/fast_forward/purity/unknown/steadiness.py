@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from terra.runtime.fast_forward.sources.number_sources import can_be_told, differ, is_large
-from terra.runtime.fast_forward.sources.opaque_calls import may_be_another
+from terra.runtime.fast_forward.sources.expectations import may_be_another
 
 _MOST_GAVE = 10_000  # numbers that are remembered
 _MOST_SMALL = 8  # integers, or letters, that a call may give in turn
@@ -19,12 +19,12 @@ def is_unsteady(program: Any, key: Any, which: tuple, value: Any) -> bool:
             program.gave.clear()
         if differ(program.gave.setdefault((key, *which), value), value):
             program.unsteady.add(key)
-    return key in program.unsteady
+    return key in program.unsteady and not (key in program.looked_at and type(value) in (str, bytes))
 
 
 def is_of_many(program: Any, key: Any, value: Any) -> bool:
-    """Returns whether a call has given too many small integers or letters, of which Python has one object each, for there to be a record for each."""
-    if type(value) not in (int, str, bytes) or may_be_another(value):
+    """Returns whether a call has given too many small integers or letters, of which Python has one object each, or texts that were looked at, for there to be a record for each."""
+    if type(value) not in (int, str, bytes) or (may_be_another(value) and not (key in program.looked_at and type(value) in (str, bytes))):
         return False
     small = program.small.setdefault(key, set())
     small.add(value)
