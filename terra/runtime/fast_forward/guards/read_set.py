@@ -17,7 +17,7 @@ from terra.runtime.fast_forward.guards import container_guard, guard_builder, pa
 from terra.runtime.fast_forward.guards.entries_guard import EntriesGuard
 from terra.runtime.fast_forward.guards.property_reads import PropertyReads
 from terra.runtime.fast_forward.sources.effects import ABSENT, CONTENTS, StatePredicate, held_in, put, space_of
-from terra.runtime.fast_forward.sources.number_sources import KINDS, StorageSource, is_another, is_value, may_be_replaced
+from terra.runtime.fast_forward.sources.number_sources import KINDS, StorageSource, is_value, was_replaced
 from terra.runtime.tensors.comparing import SCALARS, equal
 from terra.tf import versions
 from terra.transform import forms
@@ -167,35 +167,37 @@ class ReadSet:
         for name in DECORATING:
             self.absent(vars(function), name)
 
-    def plain_numbers(self):
-        """(`StorageSource`, value) of the numbers that were read where another one can be put."""
+    def _places(self):
+        """(dict, list or cell, key, what was there) of what was read by itself where another value can be put."""
         for space, entries in self._entries.values():
             if type(space) is dict or type(space) is list:
                 for key, value in entries.items():
-                    if type(value) is int or type(value) in KINDS:
-                        yield StorageSource(space, key, type(value)), value
+                    yield space, key, value
         for (function, _), (cell, value) in self._asked.items():
-            if function is _contents and (type(value) is int or type(value) in KINDS):
-                yield StorageSource(cell, CONTENTS, type(value)), value
+            if function is _contents:
+                yield cell, CONTENTS, value
+
+    def _slots(self):
+        """(object, name, what was there) of the slots that were read."""
+        for (function, _), (it, value) in self._asked.items():
+            if type(function) is MethodWrapperType and type(slot := function.__self__) is MemberDescriptorType:
+                yield it, slot.__name__, value
+
+    def plain_numbers(self):
+        """(`StorageSource`, value) of the numbers that were read where another one can be put."""
+        for space, key, value in self._places():
+            if type(value) is int or type(value) in KINDS:
+                yield StorageSource(space, key, type(value)), value
 
     def places_of(self, it):
         """(dict, list or cell, key) of the places that were read, where this object was, or is now."""
-        found = [(space, key) for space, entries in self._entries.values() if type(space) in (dict, list) for key, value in entries.items() if value is it or held_in(space, key) is it]
-        return found + [(cell, CONTENTS) for (function, _), (cell, value) in self._asked.items() if function is _contents and (value is it or held_in(cell, CONTENTS) is it)]
+        return [(space, key) for space, key, value in self._places() if value is it or held_in(space, key) is it]
 
     def changed_values(self):
         """(dict, list, cell or object with slots, key, whether it is a number or another value) of what was read there, may be replaced, and is another now."""
-        for space, entries in self._entries.values():
-            if type(space) is dict or type(space) is list:
-                for key, value in entries.items():
-                    if may_be_replaced(value) and may_be_replaced(now := held_in(space, key)) and is_another(now, value):
-                        yield space, key, is_value(value)
-        for (function, _), (cell, value) in self._asked.items():
-            if function is _contents and may_be_replaced(value) and may_be_replaced(now := held_in(cell, CONTENTS)) and is_another(now, value):
-                yield cell, CONTENTS, is_value(value)
-            elif type(function) is MethodWrapperType and type(slot := function.__self__) is MemberDescriptorType and may_be_replaced(value) \
-                    and may_be_replaced(now := held_in(cell, slot.__name__)) and is_another(now, value):
-                yield cell, slot.__name__, is_value(value)
+        for space, key, value in (*self._places(), *self._slots()):
+            if was_replaced(value, held_in(space, key)):
+                yield space, key, is_value(value)
 
     def guard(self, guard, before):
         """Notes what a skipped call depended on; `before`: the effects that there were until then."""

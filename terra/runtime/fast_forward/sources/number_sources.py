@@ -146,9 +146,9 @@ def may_be_replaced(it):
     return is_value(it) or not (kind in _LASTING or kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType)) or tfi.is_variable(it) or holds_tensors(it))
 
 
-def is_another(it, other):
-    """Returns whether a value, or object, that may be replaced is another one than it was, which runs no code of the program's."""
-    return differ(it, other) if is_value(it) and is_value(other) else it is not other
+def was_replaced(before, now):
+    """Returns whether another value, or object, is now in the place of one that may be replaced. It runs no code of the program's."""
+    return may_be_replaced(before) and may_be_replaced(now) and (differ(now, before) if is_value(now) and is_value(before) else now is not before)
 
 
 @functools.lru_cache(1000)

@@ -32,6 +32,11 @@ def is_plain_class(kind):
     return _has_plain_attributes(kind) and defined(kind, "__getattr__") is None
 
 
+def is_made_by_runs(kind):
+    """Whether a run makes instances of a class itself, whatever it makes them of: a data class, or a plain one."""
+    return is_record(kind) or is_plain_class(kind)
+
+
 def _has_plain_attributes(kind):
     """Whether instances of a class are made, and keep their attributes, as those of other classes do, and nothing is done when they go."""
     if kind.__dictoffset__ == 0 or any(is_c_class(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]):

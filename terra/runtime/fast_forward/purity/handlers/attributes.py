@@ -22,12 +22,12 @@ from terra.runtime.tensors.comparing import Unskippable
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
 from terra.runtime.tensors.object_kinds import (
-    LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_c_class, is_frameworks_function, is_librarys, is_librarys_container, is_like_builtin, is_record)
+    LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_c_class, is_frameworks_function, is_librarys, is_librarys_container, is_like_builtin)
 from terra.runtime.fast_forward.purity.facts.attribute_lookup import attrgetter, attributes_of, is_handed_out, is_programs_descriptor, is_librarys_or_none, lacking, slot
 from terra.runtime.fast_forward.purity.facts.bytecode import computes_only
 from terra.runtime.fast_forward.purity.facts.exceptions import is_initialiser, may_ask
 from terra.runtime.fast_forward.purity.facts.library_classes import parts_of_super
-from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_made_by_runs
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueContext, answer
 from terra.runtime.fast_forward.purity.unknown.writing import DefaultWriter
 from terra.transform import policy
@@ -185,7 +185,7 @@ class Attributes(Handler):
         elif self.run.has_caught(it):
             if not may_ask(name) and not (name == "__cause__" and self.run.has_caught(it.__cause__)):
                 self.run.impure(f"asks an exception for {name}")
-        elif self.run.born.has(it) and (is_record(kind) or is_plain_class(kind)):
+        elif self.run.born.has(it) and is_made_by_runs(kind):
             self.run.objects.attribute_of_own(it, kind, name)
         elif kind in PLAIN or kind in LISTS or kind is tuple or numpys.is_own(kind) or residual_calls.is_residual(it, name) or self.run.born.has(it) or (kind in GROWING and name == "append") or kind is Filled:
             pass

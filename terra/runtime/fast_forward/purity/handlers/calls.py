@@ -15,9 +15,10 @@ from terra import ours
 from terra.frameworks import effect_free, framework_objects, methods, tensorflow
 from terra.location import location
 from terra.runtime.fast_forward.guards import added_losses
+from terra.runtime.fast_forward.guards.read_set import DECORATING
 from terra.runtime.fast_forward.purity.facts.bytecode import cleans_up
 from terra.runtime.fast_forward.purity.facts.library_classes import calls_library, within_scope
-from terra.runtime.fast_forward.guards.read_set import DECORATING
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_made_by_runs
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping, user_layers, writers
 from terra.runtime.fast_forward.sites.python_functions import PythonFunction
@@ -80,7 +81,7 @@ class Calls(Handler):
     @ours.calling
     def perhaps_of_opaque(self, callee, known, /, *args, **kwargs):
         """Call a builtin, which may be given what unknown code has given."""
-        if any(x in self.run.opaque for x in args) and callee is not next and not self.run.objects.is_made_observed(callee) and not (callee.__name__ in methods.ADDING and self.run.born.has(callee.__self__)):
+        if any(x in self.run.opaque for x in args) and callee is not next and not (isinstance(callee, type) and is_made_by_runs(callee)) and not (callee.__name__ in methods.ADDING and self.run.born.has(callee.__self__)):
             return self.run.opaque.calling(iterator_of if callee is iter and len(args) == 1 else callee, f"calls {getattr(callee, '__qualname__', callee.__name__)}")(*args, **kwargs)
         return known(*args, **kwargs)
 
@@ -274,8 +275,7 @@ class Calls(Handler):
 
     @ours.calling
     def _generating(self, function, cleans_up, /, *args, **kwargs):
-        """Call a generator function. The generator is held weakly: one that is left before its end is closed as soon as nobody needs it any more. If it has something to do then, it is not
-        held by iterators over it, either."""
+        """Call a generator function. The generator is held weakly: one that is left is closed as soon as nobody needs it. If it has something to do then, iterators over it do not hold it, either."""
         if cleans_up and not self.run.lets_go:
             self.run.lets_go = True
             self.run.born.drop_iterators()

@@ -145,11 +145,6 @@ class Objects(Handler):
             return form
         return functools.partial(self._fill, callee) if self.run.born.has(callee.__self__) and may_be_made(type(callee.__self__)) else None
 
-    @staticmethod
-    def is_made_observed(callee):
-        """Whether it is a class whose instances a run makes itself, whatever it makes them of."""
-        return isinstance(callee, type) and (is_record(callee) or is_plain_class(callee))
-
     def is_own_object(self, it):
         """Whether the run has made it, a data class or not, and its attributes are where they are set."""
         kind = type(it)

@@ -11,12 +11,12 @@ from typing import Any, Callable
 
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.purity.facts.attribute_lookup import attributes_of
-from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_made_by_runs
 from terra.runtime.fast_forward.purity.facts.program_code import is_programs_class
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS
 from terra.runtime.fast_forward.sources.expectations import is_plain, OBJECT, OfClass, Same
 from terra.runtime.fast_forward.sources.opaque_calls import Held, OpaqueCall
-from terra.runtime.tensors.object_kinds import defined, is_record
+from terra.runtime.tensors.object_kinds import defined
 from terra.transform import policy
 
 _NAMES = {function: name for name, function in OPERATORS.items()}
@@ -58,7 +58,7 @@ class Instances:
             kind = type(it)
             if kind in (tuple, list, dict):
                 self.leaves(*(it.values() if kind is dict else it))
-            elif run.born.has(it) and (is_record(kind) or is_plain_class(kind)):
+            elif run.born.has(it) and is_made_by_runs(kind):
                 if id(it) in self.left:
                     self.had_better_be_made(kind)
                     run.impure(f"leaves an object of type {kind.__name__} twice", True)
@@ -68,7 +68,7 @@ class Instances:
 
     def had_better_be_made(self, kind: type) -> None:
         """Objects of a class of the program's had better be made by calls of unknown code from now on."""
-        if is_record(kind) or is_plain_class(kind):
+        if is_made_by_runs(kind):
             self._run.runner.program.made_by_calls.add(kind)
 
     def conclude(self, is_pure: bool = False) -> None:

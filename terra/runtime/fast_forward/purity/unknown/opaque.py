@@ -249,7 +249,7 @@ class Opaque:
         elif isinstance(value, BaseException):
             self._raising = id(value)  # it is not held: its traceback may hold anything
             self.instances.note_error(value, any(map(self.is_another_one, (*args, *kwargs.values()))))
-        elif steady:
+        elif steady and not dropped:
             self.instances.constants[id(value)] = value
         elif not dropped and (not is_plain(value) or isinstance(value, np.generic)):
             number, known = len(self.calls) - 1, self.number_of(value)
