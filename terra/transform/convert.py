@@ -149,6 +149,12 @@ def own_codes(code):
     return [own for own in codes_within(factory.original) if _looks_of(own) == _looks_of(code)]
 
 
+def only_own_code(code):
+    """Returns the user's own code of which `code` is the instrumented or observed form; None if there are several that may be."""
+    found = own_codes(code)
+    return found[0] if len(found) == 1 else None
+
+
 def _looks_of(code):
     return code.co_name, code.co_firstlineno, code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
 

@@ -114,6 +114,7 @@ class Program:
         self.trials = {}  # (node, function, location, shapes of the step's arguments) -> what came of observing calls of the user's functions there
         self.tried = {}  # (node, location) -> names of the layers that were observed there
         self.whole = None  # the one of the step's own function, in the last step
+        self.names_of_classes = set()  # names of attributes of classes that runs set
         self.varying = {}  # (id of a dict, list or cell, key) -> it, where a call has found a number or another value, and has left another one
         self.replaced = {}  # such a place where there was another object -> how many runs that read it anew have come to nothing
         self.gave = {}  # numbers that opaque calls have given, each by what the call is

@@ -41,6 +41,18 @@ def note_user_attribute(owner, name):
         known[1].add(name)
 
 
+def note_class_attribute(cls, name):
+    """The user's code sets such an attribute of a class: a number, say, that counts something."""
+    if not any(_has(base, name) for base in cls.__mro__ if is_librarys(base)) and (known := _known_of(cls)) is not None and name not in known[2]:
+        known[1].add(name)
+
+
+def namespace(cls, held):
+    """Returns those attributes of a class that are to be compared, out of those that it has: `held`."""
+    known = _left.get(id(cls))
+    return AttributeFilter(held, (), tuple(known[1]), id(cls)) if known is not None and known[1] and known[0]() is cls else held
+
+
 def is_user_attribute(owner, name):
     """Returns whether guards compare of the attribute only of what kind it is."""
     known = _left.get(id(owner))

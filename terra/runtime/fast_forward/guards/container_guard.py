@@ -36,6 +36,8 @@ class ContainerGuard:
         key = id(owner or container)
         if key in self._parts:
             return ()
+        if owner is not None and type(container) is MappingProxyType:
+            container = attribute_filter.namespace(owner, container)
         view = container
         if isinstance(container, (dict, MappingProxyType)):
             view = container.values()
@@ -136,7 +138,7 @@ class ContainerGuard:
             if (type(container) is list or type(container) is dict) and not (equal(tuple(view), held) and (not keys or equal(tuple(container), keys))):
                 before = list(held) if type(container) is list else dict(zip(keys, held))
                 yield functools.partial(put_contents, container, before), functools.partial(put_contents, container, container.copy())
-            elif type(container) is attribute_filter.AttributeFilter and not equal(tuple(view), held):
+            elif type(container) is attribute_filter.AttributeFilter and type(container.held) is dict and not equal(tuple(view), held):
                 yield functools.partial(put_contents, container.held, container.as_it_was(held)), functools.partial(put_contents, container.held, container.held.copy())
 
     def _still(self, found):

@@ -19,6 +19,7 @@ from terra.runtime.fast_forward.guards.property_reads import PropertyReads
 from terra.runtime.fast_forward.sources.effects import ABSENT, CONTENTS, StatePredicate, held_in, put, space_of
 from terra.runtime.fast_forward.sources.number_sources import KINDS, StorageSource, is_value, was_replaced
 from terra.runtime.tensors.comparing import SCALARS, equal
+from terra.runtime.tensors.object_kinds import is_c_class
 from terra.tf import versions
 from terra.transform import forms
 
@@ -51,7 +52,8 @@ class ReadSet:
 
     def __init__(self, numbers=()):
         self._numbers = numbers
-        self._entries = {}  # id of a dict -> (the dict, {key: what it gave})
+        self._entries = {}  # id of a dict, or of the class whose namespace it is -> (the dict, {key: what it gave})
+        self._namespaces = {}  # id -> such a class
         self._absent = {}  # (id of a dict, key) -> the dict
         self._asked = {}  # (function, id of its argument) -> (argument, what it gave)
         self._objects = {}  # id -> (object, its class, the dict of its attributes or None)
@@ -68,6 +70,8 @@ class ReadSet:
         if (id(space), key) in self._numbers:
             return
         self._entries.setdefault(id(owner or space), (space, {}))[1].setdefault(key, value)
+        if owner is not None:
+            self._namespaces[id(owner)] = owner
 
     def entries_of(self, space):
         """The entries of a dict that were read: {key: what it gave}."""
@@ -180,8 +184,14 @@ class ReadSet:
     def _slots(self):
         """(object, name, what was there) of the slots that were read."""
         for (function, _), (it, value) in self._asked.items():
-            if type(function) is MethodWrapperType and type(slot := function.__self__) is MemberDescriptorType:
+            if type(function) is MethodWrapperType and type(slot := function.__self__) is MemberDescriptorType and not is_c_class(slot.__objclass__):
                 yield it, slot.__name__, value
+
+    def _of_classes_own(self):
+        """(class, name, what was there) of the attributes of classes that were read by themselves."""
+        for key, cls in self._namespaces.items():
+            for name, value in self._entries[key][1].items():
+                yield cls, name, value
 
     def plain_numbers(self):
         """(`StorageSource`, value) of the numbers that were read where another one can be put."""
@@ -194,8 +204,8 @@ class ReadSet:
         return [(space, key) for space, key, value in self._places() if value is it or held_in(space, key) is it]
 
     def changed_values(self):
-        """(dict, list, cell or object with slots, key, whether it is a number or another value) of what was read there, may be replaced, and is another now."""
-        for space, key, value in (*self._places(), *self._slots()):
+        """(dict, list, cell, class or object with slots, key, whether it is a number or another value) of what was read there, may be replaced, and is another now."""
+        for space, key, value in (*self._places(), *self._slots(), *self._of_classes_own()):
             if was_replaced(value, held_in(space, key)):
                 yield space, key, is_value(value)
 
@@ -235,6 +245,7 @@ class ReadSet:
     def _merge(self, other, before):
         for key, (space, entries) in other._entries.items():
             self._entries.setdefault(key, (space, {}))[1].update(entries)
+        self._namespaces.update(other._namespaces)
         self._absent.update(other._absent)
         for (function, argument), answer in other._asked.items():
             if before and type(function) is StatePredicate:
@@ -325,16 +336,12 @@ class ReadSet:
 
     def changes(self):
         """Yields, for each entry that was read and is another now, (what puts back what it was, what puts there again what it is now): of attributes, globals, items, cells and containers."""
-        for space, entries in self._entries.values():
-            for key, value in entries.items() if type(space) is dict or type(space) is list else ():
-                if not equal((now := held_in(space, key, ABSENT),), (value,)):
-                    yield functools.partial(put, space, key, value), functools.partial(put, space, key, now)
+        for space, key, value in (*self._places(), *self._slots(), *self._of_classes_own()):
+            if not equal((now := held_in(space, key, ABSENT),), (value,)):
+                yield functools.partial(put, space, key, value), functools.partial(put, space, key, now)
         for (_, key), space in self._absent.items():
             if type(space) is dict and key in space:
                 yield functools.partial(put, space, key, ABSENT), functools.partial(put, space, key, space[key])
-        for (function, _), (cell, value) in self._asked.items():
-            if function is _contents and not equal((now := held_in(cell, CONTENTS, ABSENT),), (value,)):
-                yield functools.partial(put, cell, CONTENTS, value), functools.partial(put, cell, CONTENTS, now)
         yield from self._walk.containers.changes()
 
     def _classes_hold(self):

@@ -61,6 +61,10 @@ class Conclusion:
 
     def _finish(self, result=None):
         self.run.libraries.forget_notes()
+        for _, where in self.run.opaque.files:
+            self.run.impure("opens a file, and does not close it", where=where)
+        if self.run.opaque.seen.have_changed():
+            self.run.impure("changes what it has set, after a call of unknown code that may have seen it")
         if self.run.reason is None and any(type(x) is TerraTensor and x._owner is self.run.runner for x in self.run.reads.values()):
             self.run.impure("keeps a tensor in an object")
         for record, before in self.run.jumped:

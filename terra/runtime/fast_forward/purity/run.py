@@ -192,9 +192,16 @@ class Run:
         if self.postponed is not None:
             self.impure(self.postponed)
 
+    def here(self):
+        """Returns (the line of the step's function that runs, the innermost line of the program's in it as messages name it)."""
+        code = self.runner.step.function.step_code
+        return frames.outermost_line(code), frames.line_inside(code) or location.tls.cursor.current.line()
+
     def _placed(self, reason, where):
-        self.line = frames.outermost_line(self.runner.step.function.step_code)
-        line = where.line() if where is not None else frames.line_inside(self.runner.step.function.step_code) or location.tls.cursor.current.line()
+        """`where`: a location, or what `here` gave, if the reason is not found where that is."""
+        self.line, line = where if type(where) is tuple else self.here()
+        if where is not None and type(where) is not tuple:
+            line = where.line()
         return f"{reason} ({line})" if line else reason
 
     def ids_of_containers(self):

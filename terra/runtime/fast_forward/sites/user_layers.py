@@ -44,11 +44,11 @@ class _Class:
     @property
     def spaces(self):
         """The namespaces of the user's classes in it."""
-        return [space for space, _ in self.held]
+        return [space for space, *_ in self.held]
 
     def holds(self, cls):
         return self.version == patch_guard.modules.version and cls.__call__ is self.wrapper and all(
-            len(space) == len(held) and all(map(is_, space.values(), held)) for space, held in self.held)
+            len(space) == n and all(map(is_, map(space.get, held), held.values())) for space, n, held in self.held)
 
 
 class _Plan:
@@ -151,7 +151,7 @@ def _look_at(kind):
             if is_librarys(cls):
                 patch_guard.modules.watch(cls)
         known.version = patch_guard.modules.version
-        known.held = [(vars(cls), tuple(vars(cls).values())) for cls in kind.__mro__[:-1] if not is_librarys(cls)]
+        known.held = [(vars(cls), len(vars(cls)), {name: x for name, x in vars(cls).items() if type(x) not in _PLAIN}) for cls in kind.__mro__[:-1] if not is_librarys(cls)]
         known.policies = {}
     _classes[kind] = known
     return known

@@ -27,8 +27,8 @@ ABSENT = "absent"  # in place of the value of an attribute
 
 
 def space_of(owner):
-    """Where the attributes of an object are (in itself, if it has slots), the items of a list or dict, or the contents of a cell."""
-    return owner if type(owner) in WITH_ITEMS or has_slots_only(type(owner)) else vars(owner)
+    """Where the attributes of an object are (in itself, if it has slots or is a class), the items of a list or dict, or the contents of a cell."""
+    return owner if type(owner) in WITH_ITEMS or has_slots_only(type(owner)) or issubclass(type(owner), type) else vars(owner)
 
 
 @functools.lru_cache(1000)
@@ -40,6 +40,8 @@ def has_slots_only(kind):
 def held_in(owner, name, default=None):
     """Returns what an attribute or item is, or a cell holds."""
     try:
+        if issubclass(type(owner), type):
+            return vars(owner)[name]
         space = space_of(owner)
         if space is owner and type(owner) not in WITH_ITEMS:
             return slot_of(owner, name)(owner)
@@ -63,16 +65,22 @@ def changed_containers(effects, given):
 
 
 def put(space, key, value):
-    """Puts a value into a dict, list or cell, or removes what is there (ABSENT)."""
+    """Puts a value into a dict, list, cell, slot or class, or removes what is there (ABSENT)."""
     if type(space) is CellType:
         if value is ABSENT:
             del space.cell_contents
         else:
             space.cell_contents = value
-    elif value is not ABSENT:
-        space[key] = value
+    elif issubclass(type(space), (dict, list)):
+        if value is not ABSENT:
+            space[key] = value
+        else:
+            del space[key]
+    elif issubclass(type(space), type):
+        type.__delattr__(space, key) if value is ABSENT else type.__setattr__(space, key, value)
     else:
-        del space[key]
+        slot = defined(type(space), key)
+        slot.__delete__(space) if value is ABSENT else slot.__set__(space, value)
 
 
 def put_contents(container, contents):
@@ -84,15 +92,17 @@ def put_contents(container, contents):
 class Effect:
     """An attribute, or item, that a call sets.
 
-    added: what is added to it, if it is a counter; else `template` is what it is set to, as `Recording` describes results.
+    added: what is added to it since the run began, if it is a counter; else `template` is what it is set to, as `Recording` describes results.
     """
 
-    __slots__ = ("owner", "name", "added", "template", "before", "was")
+    __slots__ = ("owner", "name", "added", "template", "before", "was", "since", "is_kept")
 
-    def __init__(self, owner, name, added=None, template=None, before=None):
+    def __init__(self, owner, name, added=None, template=None, before=None, since=0):
         self.owner, self.name, self.added, self.template = owner, name, added, template
         self.before = before  # what it was when the run began
-        self.was = ABSENT  # what the run had set, if an opaque call has changed that
+        self.was = ABSENT  # what the run had set, if an opaque call, or another effect, has changed that
+        self.since = since  # how much of what is added effects before have added that are kept
+        self.is_kept = False  # whether another effect on this place follows
 
     @property
     def key(self):
@@ -138,7 +148,7 @@ class Effect:
 
     def undo(self, before):
         """Takes the effect back, which was had when there was `before`."""
-        if type(self.owner) in WITH_ITEMS:
+        if type(self.owner) in WITH_ITEMS or issubclass(type(self.owner), type):
             put(self.owner, self.name, before)
         elif before is ABSENT:
             delattr(self.owner, self.name)
@@ -147,12 +157,22 @@ class Effect:
 
     def described(self, template):
         """Returns the effect as a record keeps it."""
-        described = type(self)(self.owner, self.name, self.added, template)
-        described.was = self.was if self.was is ABSENT else None
+        described = type(self)(self.owner, self.name, None if self.added is None else self.added - self.since, template)
+        described.was = ABSENT if self.was is ABSENT or self.added is not None else None
         return described
 
     def is_like(self, other, same):
         return self.key == other.key and self.added == other.added and same(self.template, other.template)
+
+
+def keep(effects, effect, value):
+    """Keeps one of a run's effects, which has left this value, beside another one that comes on the same place: a call of unknown code in between may have seen it. (A run that is skipped has both.)"""
+    if effect.was is ABSENT:
+        effect.was = value
+    effect.is_kept = True
+    others = [(("kept", id(effect)) if other is effect else key, other) for key, other in effects.items()]
+    effects.clear()
+    effects.update(others)
 
 
 class Removal(Effect):
@@ -169,7 +189,7 @@ class Removal(Effect):
         return None
 
     def apply(self, value):
-        if self.name in vars(self.owner):
+        if self.state() is not ABSENT:
             delattr(self.owner, self.name)
 
 

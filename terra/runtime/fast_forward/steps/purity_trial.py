@@ -10,6 +10,7 @@ from terra.runtime.interpreter.integers import CAN_BE_MADE, is_shared
 from terra.trial import is_power
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
+_MOST_PASSING = 4  # the same of those that failed for a reason that passes, and do not count as tries
 _MOST_VARIED = 4  # times that numbers are found to vary without a jump in between: those of objects that are made anew always are others
 _GROWING = 4  # calls in a row with growing integers, after which that is believed
 
@@ -17,7 +18,7 @@ _GROWING = 4  # calls in a row with growing integers, after which that is believ
 class PurityTrial:
     """Holds what came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
-    __slots__ = ("name", "visits", "next", "early", "fruitless", "row", "jumped_before", "tries", "reason", "variants", "jumps", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
+    __slots__ = ("name", "visits", "next", "early", "fruitless", "row", "jumped_before", "tries", "passing", "reason", "variants", "jumps", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
                  "given", "growing", "renewed", "line")
 
     def __init__(self, called):
@@ -29,6 +30,7 @@ class PurityTrial:
         self.fruitless = 0  # observations without success since the last one that had some
         self.row = self.jumped_before = 0  # visits in a row without a jump in between; jumps before the last one
         self.tries = 0
+        self.passing = 0  # observations without a jump in between that failed for a reason that passes
         self.renewed = None  # what was another object each time, where that is why it was given up
         self.reason = self.line = None  # why the last run was impure, and in which line of the step's own function
         self.variants = {}  # signature -> records
@@ -102,12 +104,13 @@ class PurityTrial:
         if run.too_early:
             self.next, self.early = self.visits + 1, self.visits + self.jumps + run.too_early
             return
-        self._tried()
-        if run.passing and self.tries <= _MOST_TRIES // 2:  # what is passing is recorded in between, which may take a while
+        if run.passing and self.passing < _MOST_PASSING:  # it is recorded in between, which may take a while; or a call took long for once
+            self.passing += 1
             self.next = self.visits + 2
-        else:
-            self.fruitless += 1
-            self.next = self.visits + (1 << min(max(self.tries, self.fruitless), _MOST_TRIES))
+            return
+        self._tried()
+        self.fruitless += 1
+        self.next = self.visits + (1 << min(max(self.tries, self.fruitless), _MOST_TRIES))
 
     def learned(self, signature, record):
         self.next = self.visits + 1
@@ -126,4 +129,4 @@ class PurityTrial:
 
     def jumped(self):
         self.jumps += 1
-        self.tries = self.varied = 0
+        self.tries = self.varied = self.passing = 0

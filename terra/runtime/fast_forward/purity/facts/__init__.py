@@ -6,4 +6,5 @@
 :mod:`.lifetimes`          who holds an iterator
 :mod:`.plain_classes`      which classes of the program's make plain objects
 :mod:`.program_code`       whether a call may run code of the program's
+:mod:`.reach`              whether such code may come to something of the framework's
 """

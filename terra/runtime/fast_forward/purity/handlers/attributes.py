@@ -37,7 +37,7 @@ _VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "tra
 _PARTS_OF_COMPOSITES = frozenset("values flat_values row_splits nested_row_splits ragged_rank uniform_row_length indices dense_shape shape dtype".split())
 _OF_CONTAINERS = [dict.items, dict.keys, dict.values, dict.get, dict.copy, list.index, list.count, list.copy]
 _COMPUTED = frozenset(["losses", "learning_rate"])  # properties of the framework's that run operations
-_NAMES_OF_CLASSES = frozenset(["__name__", "__qualname__", "__module__"])
+_NAMES_OF_CLASSES = frozenset(["__name__", "__qualname__", "__module__", "__mro__", "__bases__", "__doc__"])
 _INITIALISERS = [x.__init__ for x in (object, dict, list, collections.OrderedDict)]
 
 
@@ -52,6 +52,7 @@ class Attributes(Handler):
             return it
         if it in self.run.opaque:
             return self._opaquely(it, name, f"asks for {name}")
+        it = self.run.places.class_with(it, name) or it
         kind = type(it)
         if self.run.places.is_read_anew(it, name):
             return answer(name, self.run.opaque.reads(it, name))
@@ -262,6 +263,8 @@ class Attributes(Handler):
         return self.run.libraries.in_library(lambda: getattr(it, name))
 
     def _class_attribute(self, cls, kind, name):
+        if self.run.places.has_set(cls, name):
+            return
         if name in _NAMES_OF_CLASSES and defined(kind, name) is type.__dict__[name]:
             self.run.reads.asked(attrgetter(name), cls, getattr(cls, name))
             return

@@ -15,7 +15,7 @@ from terra.runtime.fast_forward.purity.facts.exceptions import is_own_error
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_class_of_variables, is_plain_class
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.purity.unknown.opaque_items import next_of
+from terra.runtime.fast_forward.purity.unknown.opaque_items import goes_on, next_of
 from terra.runtime.fast_forward.purity.unknown.stand_ins import SpecialMethod
 from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
 from terra.runtime.fast_forward.sources import residual_calls
@@ -23,7 +23,7 @@ from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, MET
 from terra.runtime.fast_forward.sources.effects import GROWING
 from terra.runtime.fast_forward.sources.array_calculations import formatted, joined_by
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import ITERATORS, LASTING, LISTS, PLAIN, READING, TENSORS, defined, is_c_class, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples, may_be_made
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, READING, TENSORS, defined, is_c_class, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples, may_be_made
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
 
@@ -194,7 +194,7 @@ class Builtins(Handler):
         """Call len, iter, repr and the like."""
         if callee is next and len(args) == 1 and residual_calls.takes_element(args[0], "__next__"):
             return self.run.live_calls.make(args[0], "__next__")
-        if callee is next and len(args) in (1, 2) and (type(args[0]) in LASTING or args[0] in self.run.opaque) and not self.run.born.has(args[0]):
+        if callee is next and len(args) in (1, 2) and (goes_on(self.run, args[0]) or (args[0] in self.run.opaque and not self.run.born.has(args[0]))):
             return next_of(self.run.opaque, *args)
         if callee is len and len(args) == 1 and type(args[0]) is np.ndarray:
             self.run.arrays.looks_at_shape(args[0])

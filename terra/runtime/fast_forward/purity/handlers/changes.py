@@ -16,11 +16,12 @@ from terra.runtime.fast_forward.guards import attribute_filter
 from terra.runtime.fast_forward.purity.facts.attribute_lookup import is_set_by_class
 from terra.runtime.fast_forward.purity.facts.exceptions import is_own_error, is_plain_error
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.sources.effects import ABSENT, WITH_ITEMS, Append, Effect, Removal, held_in, kind_of
+from terra.runtime.fast_forward.sources.effects import ABSENT, WITH_ITEMS, Append, Effect, Removal, held_in, keep, kind_of
 from terra.runtime.fast_forward.sources.dynamic_values import Becomes
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.fast_forward.purity.unknown import skipped_calls
-from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueChange, OpaqueItem, OwnAttribute
+from terra.runtime.fast_forward.purity.unknown.instances import let_set_again
+from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueChange, OpaqueItem, OwnAttribute, SetByCall
 from terra.runtime.fast_forward.sources.opaque_calls import Result
 from terra.runtime.interpreter import tracebacks
 from terra.runtime.interpreter.integers import natural
@@ -80,19 +81,19 @@ class Changes(Handler):
     def assigned(self, it, name):
         """The attribute `name` of `it` is set."""
         if name == "learning_rate" and not self.run.is_over() and is_librarys(type(it)):
-            return _Set(functools.partial(self.set_rate, it))
+            return SetByCall(functools.partial(self.set_rate, it))
         if self.run.reason is None and isinstance(it, threading.local) and type(it) is not threading.local:
-            return _Set(lambda value: self.run.opaque.make(setattr, (it, name, value), {}, "sets an attribute"))
+            return SetByCall(lambda value: self.run.opaque.make(setattr, (it, name, value), {}, "sets an attribute"))
         setter = self._setter(it, name)
         if setter is not None:
-            return _Set(setter)
+            return SetByCall(setter)
         if self.run.reason is None and it in self.run.opaque:
-            return _Set(lambda value: self.run.opaque.make(setattr, (it, name, value), {}, "sets an attribute of what unknown code gives"))
+            return SetByCall(lambda value: self.run.opaque.make(setattr, (it, name, value), {}, "sets an attribute of what unknown code gives"))
         setter = self.run.objects.setter_of_container(it)
         if setter is not None:
-            return _Set(functools.partial(self.run.calls.user_function(setter, setter), it, name))
+            return SetByCall(functools.partial(self.run.calls.user_function(setter, setter), it, name))
         if name == "__dict__" and self.run.objects.is_own_object(it):
-            return _Set(functools.partial(self._set_space, it))
+            return SetByCall(functools.partial(self._set_space, it))
         attribute_filter.note_user_attribute(it, name)
         if self.run.objects.sets_own(it, name) or self.run.objects.sets_items(it):
             return it
@@ -100,7 +101,7 @@ class Changes(Handler):
         if why is None:
             self.sets(it, name)
         elif why and (type(it) is ModuleType or defined(type(it), "__setattr__") is object.__setattr__):
-            return _Set(lambda value: self.run.opaque.make(setattr, (it, name, value), {}, why))
+            return SetByCall(lambda value: self.run.opaque.make(setattr, (it, name, value), {}, why))
         elif why:
             self.run.impure(why)
         return it
@@ -148,14 +149,23 @@ class Changes(Handler):
 
     def sets(self, owner, name, added=None, before=_UNKNOWN):
         """An attribute or item is about to be set; or it was, where there was `before`."""
-        known = self.run.effects.get((id(owner), name))
-        if known is not None and not self.run.opaque.lets_set_again(owner, name, [*self.run.effects].index((id(owner), name))):
-            self.run.impure(f"sets {known.label} again, after a call of unknown code that may have seen it")
-            return
+        effects, key = self.run.effects, (id(owner), name)
+        known, since = effects.get(key), 0
         if before is _UNKNOWN:
             before = held_in(owner, name)
-        self.run.effects.pop((id(owner), name), None)  # it comes last
-        self.run.effects[id(owner), name] = Effect(owner, name, added, before=before if known is None else known.before)
+        if known is not None and let_set_again(self.run.opaque.calls, owner, name, [*effects].index(key)):
+            since = known.since
+        elif known is not None:
+            keep(effects, known, before)
+            since = known.added or 0
+        effects.pop(key, None)  # it comes last
+        effects[key] = Effect(owner, name, added, before=before if known is None else known.before, since=since)
+
+    def _removes(self, owner, name, before=_UNKNOWN):
+        """An attribute is about to be deleted; or it was, where there was `before`."""
+        self.sets(owner, name, None, before)
+        if self.run.reason is None:
+            self.run.effects[id(owner), name] = Removal(owner, name, before=self.run.effects[id(owner), name].before)
 
     def take_over_effects(self, record, calls, values, before, external):
         """A call was skipped that has these effects, which have set `values` where there was `before`, and has made these opaque calls: [(call, what it was made of, what it gave)]; it was
@@ -179,7 +189,7 @@ class Changes(Handler):
         if type(effect) is Append:
             self._append(effect.owner, value)
         elif type(effect) is Removal:
-            self.run.effects[effect.key] = Removal(effect.owner, effect.name, before=before)
+            self._removes(effect.owner, effect.name, before)
         else:
             known = self.run.effects.get(effect.key)
             counts = effect.added is not None and (known is None or known.added is not None)
@@ -206,14 +216,18 @@ class Changes(Handler):
             self.run.born.add(it)
         for key, effect in effects.items():
             known = self.run.effects.get(key)
+            if effect.is_kept:
+                self.run.impure(f"makes a call that sets {effect.label} twice, and calls unknown code in between", True)
+                return
             if type(effect) is Append:
                 effect.name = ("appended", len(self.run.effects))
                 self.run.effects[effect.key] = effect
-            elif known is None or type(effect) is Removal:
+            elif known is None:
                 self.run.effects[key] = effect
+            elif type(effect) is Removal:
+                self._removes(effect.owner, effect.name, effect.before)
             else:
-                added = None if effect.added is None or known.added is None else effect.added + known.added
-                self.run.effects[key] = Effect(effect.owner, effect.name, added, before=known.before)
+                self.sets(effect.owner, effect.name, None if effect.added is None or known.added is None else effect.added + known.added, effect.before)
 
     @ours.calling
     def appended(self, callee, /, *args, **kwargs):
@@ -262,10 +276,7 @@ class Changes(Handler):
             return it
         if (id(it), name) not in self.run.effects:
             self.run.attributes.attribute(it, name)  # it has to be there
-        self.sets(it, name)
-        if self.run.reason is None:
-            known = self.run.effects[id(it), name]
-            self.run.effects[id(it), name] = Removal(it, name, before=known.before)
+        self._removes(it, name)
         return it
 
     def changed(self, it):
@@ -378,18 +389,6 @@ class Changes(Handler):
         self.run.deferred.all_looked_at()
         self.run.builtins.element(it)
         self.run.operands.values(it)
-
-
-class _Set:
-    """Stands in for an object of which an attribute is set by a call, which is given the value."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call):
-        object.__setattr__(self, "_call", call)
-
-    def __setattr__(self, name, value):
-        self._call(value)
 
 
 def _in_place(operator):

@@ -8,11 +8,13 @@ from types import FunctionType, GetSetDescriptorType, ModuleType, SimpleNamespac
 
 from terra import ours
 from terra.frameworks import framework_objects
-from terra.runtime.fast_forward.guards import patch_guard
-from terra.runtime.fast_forward.purity.facts.attribute_lookup import attributes_of, registered
+from terra.runtime.fast_forward.guards import attribute_filter, patch_guard
+from terra.runtime.fast_forward.purity.facts.attribute_lookup import attributes_of, is_programs_descriptor, registered
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
-from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class, is_plain_metaclass
 from terra.runtime.fast_forward.purity.run import Handler
+from terra.runtime.fast_forward.sources.effects import held_in
+from terra.runtime.fast_forward.sources.number_sources import may_be_replaced
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_c_class, is_frameworks_function, is_librarys, is_named_tuple
 
@@ -62,6 +64,8 @@ class Classes(Handler):
         if kind is FunctionType and not hasattr(kind, name) and not is_frameworks_function(it):
             self.run.reads.object(it, kind)
             return self.run.reason is None
+        if issubclass(kind, type) and self._may_set_of_class(it, kind, name):
+            return self.run.reason is None
         if kind in TENSORS or (is_librarys(kind) and not framework_objects.derives_from_stock(kind)) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_c_class(kind) and kind is not SimpleNamespace and kind is not threading.local):
             self.run.impure("sets an attribute")
             return False
@@ -76,6 +80,17 @@ class Classes(Handler):
             return False
         self.run.reads.object(it, kind, attributes)
         return self.run.reason is None
+
+    def _may_set_of_class(self, cls, kind, name):
+        """Whether an attribute can be set of a class of the program's: a number, a list or the like, which says nothing of what its objects do."""
+        if not is_plain_metaclass(kind) or is_c_class(cls) or is_librarys(cls) or name.startswith("__") or any(name in vars(meta) for meta in kind.__mro__):
+            return False
+        self.run.reads.object(cls, kind)
+        if not may_be_replaced(held_in(cls, name)) or is_programs_descriptor(held_in(cls, name)):
+            return False
+        self.run.runner.program.names_of_classes.add(name)
+        attribute_filter.note_class_attribute(cls, name)
+        return True
 
     def is_looked_up_plainly(self, kind):
         """Whether attributes of objects of class `kind` are looked up as Python does."""

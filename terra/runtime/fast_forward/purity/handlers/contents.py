@@ -13,7 +13,7 @@ import numpy as np
 
 from terra import ours
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.purity.unknown.opaque_items import items_of, merged
+from terra.runtime.fast_forward.purity.unknown.opaque_items import goes_on, items_of, merged
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItem, OpaqueItems, Operated, SpecialMethod
 from terra.runtime.fast_forward.sources.effects import Effect
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
@@ -126,6 +126,8 @@ class Contents(Handler):
         if it in self.run.opaque:
             return True
         kind = type(it)
+        if goes_on(self.run, it):
+            return True
         if self.run.reason is not None or kind in _KNOWN or kind in TENSORS or kind in PLAIN or self.run.born.has(it) or id(it) in self.run.given:
             return False
         taking = defined(kind, "__getitem__")

@@ -7,11 +7,12 @@ from types import CellType, ModuleType
 
 from terra import ours
 from terra.runtime.fast_forward.purity.facts.attribute_lookup import attributes_of
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_metaclass
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, StatePredicate, has_slots_only, held_in, space_of
-from terra.runtime.fast_forward.sources.number_sources import can_be_told, is_value, may_be_replaced
+from terra.runtime.fast_forward.sources.number_sources import KINDS, can_be_told, may_be_replaced
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import TENSORS, defined, is_librarys_container
+from terra.runtime.tensors.object_kinds import TENSORS, defined, is_librarys, is_librarys_container
 from terra.tf import private_names as tfi
 
 _UNKNOWN = object()
@@ -44,12 +45,34 @@ class Places(Handler):
         kind = type(owner)
         if tfi.is_to_be_used(kind):  # which stands for another object
             return False
-        space = attributes_of(owner, kind) if kind not in WITH_ITEMS and not has_slots_only(kind) else owner
+        is_class = issubclass(kind, type)
+        space = attributes_of(owner, kind) if kind not in WITH_ITEMS and not has_slots_only(kind) and not is_class else owner
         if space is None:
             return False
         if (id(owner), name) in program.counters:
             return self.run.recording is None and can_be_told(held_in(owner, name))
-        return (id(space), name) in program.varying and may_be_replaced(it := held_in(owner, name)) and not (self.run.recording is not None and is_value(it))
+        return (id(space), name) in program.varying and may_be_replaced(it := held_in(owner, name)) and not (self.run.recording is not None and (type(it) is int or type(it) in KINDS) and not is_class)
+
+    def class_with(self, it, name):
+        """Returns the class of which an attribute is read, of itself or of the object `it`, if that is one that the run has set, a counter or another one each time; else None."""
+        program, kind = self.run.runner.program, type(it)
+        if name not in program.names_of_classes or is_librarys(kind):
+            return None
+        of_class = issubclass(kind, type)
+        attributes = None if of_class else attributes_of(it, kind)
+        searched = it.__mro__ if of_class else kind.__mro__
+        cls = next((cls for cls in searched if name in vars(cls)), None)
+        if cls is None or (not of_class and (type(attributes) is not dict or name in attributes or not self.run.classes.is_looked_up_plainly(kind))):
+            return None
+        if (id(cls), name) not in program.varying and (id(cls), name) not in program.counters and (id(cls), name) not in self.run.effects:
+            return None
+        self.run.reads.bases(searched[0])
+        for before in searched[:searched.index(cls)]:
+            self.run.reads.absent(vars(before), name, before)
+        if not of_class and not self.run.born.has(it):
+            self.run.reads.object(it, kind, attributes)
+            self.run.reads.absent(attributes, name)
+        return cls
 
     def take(self, it, key):
         """Such an item is read."""
@@ -241,10 +264,14 @@ class Places(Handler):
             if names:
                 self.run.attributes.attribute(owner, names[0])
             return container, key
-        return (owner, path) if path is None or self.looked_up(owner, path) is not _UNKNOWN else None
+        if path is not None and self.looked_up(owner, path) is _UNKNOWN:
+            return None
+        return path is not None and self.class_with(owner, path) or owner, path
 
     def looked_up(self, owner, name):
         """The attribute of an object, if no code of the user's runs for it."""
+        if issubclass(type(owner), type):
+            return vars(owner).get(name, _UNKNOWN) if is_plain_metaclass(type(owner)) else _UNKNOWN
         if type(owner) in TENSORS or tfi.is_variable(owner) or not self._keeps_plainly(owner):
             return _UNKNOWN
         found = defined(type(owner), name)

@@ -1,10 +1,13 @@
 """The arguments of unknown code that a run looks after: lists and dicts that the run has made, arrays that it has read, tensors whose values are read for it."""
 
+from types import BuiltinFunctionType, ModuleType
 from typing import Any, Iterable, Iterator
 
 import numpy as np
 
-from terra.runtime.tensors.comparing import Unskippable
+from terra.runtime.fast_forward.purity.facts.attribute_lookup import attributes_of
+from terra.runtime.fast_forward.sources import residual_calls
+from terra.runtime.tensors.comparing import SCALARS, Unskippable
 
 
 class Given:
@@ -54,6 +57,42 @@ class HandedOn:
             self._held[id(it)] = it, -1
 
 
+class Seen:
+    """The lists, dicts and objects that a run has made and left somewhere, of which calls of unknown code may have seen what they hold: that must stay so, as a skipped run leaves them once."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple] = {}  # id -> (it, what it held)
+
+    def note(self, run: Any) -> None:
+        """Such a call is about to be made."""
+        for effect in run.effects.values():
+            if effect.added is None and not effect.is_kept:
+                self._note(run, effect.value())
+
+    def _note(self, run: Any, it: Any) -> None:
+        kind = type(it)
+        if kind is tuple:
+            for x in it:
+                self._note(run, x)
+        elif id(it) not in self._held and run.born.has(it) and (kind in (list, dict) or type(attributes_of(it, kind)) is dict):
+            self._held[id(it)] = it, _contents_of(it)
+            for x in it if kind is list else (it if kind is dict else attributes_of(it, kind)).values():
+                self._note(run, x)
+
+    def have_changed(self) -> bool:
+        return any(_contents_of(it) != held for it, held in self._held.values())
+
+
+def may_see(callee: Any, given: Iterable, keeps_guards: bool) -> bool:
+    """Returns whether a call may see what the run has left somewhere: not so a draw, nor a function of C, or of Python's that changes nothing, that is given numbers and texts only."""
+    owner = getattr(callee, "__self__", None)
+    if residual_calls.is_residual(owner, getattr(callee, "__name__", "")):
+        return False
+    return not (keeps_guards or (type(callee) is BuiltinFunctionType and type(owner) is ModuleType)) or any(type(x) not in SCALARS for x in given)
+
+
 def _own(run: Any, values: Iterable, seen: set) -> Iterator:
     """Yields the run's own ones, also those within others, but for those that were `seen`."""
     for x in values:
@@ -72,6 +111,10 @@ def comes_late(run: Any, part: Any) -> bool:
     if type(part) in (list, tuple, dict):
         return any(comes_late(run, x) for x in (part.values() if type(part) is dict else part))
     return id(part) in run.library_code.read or run.deferred.knows(part)
+
+
+def _contents_of(it: Any) -> list:
+    return _contents(it if type(it) in (list, dict) else attributes_of(it, type(it)))
 
 
 def _contents(it: Any) -> Any:

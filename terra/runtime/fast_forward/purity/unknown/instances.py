@@ -13,7 +13,7 @@ from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.purity.facts.attribute_lookup import attributes_of
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_made_by_runs
 from terra.runtime.fast_forward.purity.facts.program_code import is_programs_class
-from terra.runtime.fast_forward.sources.effects import WITH_ITEMS
+from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, space_of
 from terra.runtime.fast_forward.sources.expectations import is_plain, OBJECT, OfClass, Same
 from terra.runtime.fast_forward.sources.opaque_calls import Held, OpaqueCall
 from terra.runtime.tensors.object_kinds import defined
@@ -146,6 +146,21 @@ class Instances:
 
     def _asks(self, function: Callable, it: Any, name: str) -> Any:
         return self._run.opaque.make(function, (it, name), {}, f"asks for {name}", as_a_whole=True)
+
+
+def place_of(owner: Any, name: Any) -> tuple:
+    """Returns the key of a call that reads a number, or an object, which is another one each time."""
+    return "reads", id(space_of(owner)), name
+
+
+def let_set_again(calls: list[OpaqueCall], owner: Any, name: Any, index: int) -> bool:
+    """Returns whether none of these calls may have seen the effect on this place, of this number among those of the run, which is had later then."""
+    later = [call for call in calls if call.n_effects > index]
+    if not all(call.key != place_of(owner, name) and (call.is_blind or looks_elsewhere(call, owner, name)) for call in later):
+        return False
+    for call in later:
+        call.n_effects -= 1
+    return True
 
 
 def looks_elsewhere(call: OpaqueCall, owner: Any, name: Any) -> bool:

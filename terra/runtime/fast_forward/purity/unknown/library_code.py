@@ -114,7 +114,7 @@ class LibraryCode:
             outcome = outcomes.take(form.arrays)
             return form(*args, **kwargs) if outcome is None else changed(functools.partial(fed, run.runner.step), outcome.give())
         function, given, types = taken
-        own = next(iter(convert.own_codes(function.__code__)), None) if run.born.has(function) else None
+        own = convert.only_own_code(function.__code__) if run.born.has(function) else None
         if own is not None and own is not function.__code__ and not (own.co_freevars or function.__defaults__ or function.__kwdefaults__):
             function = FunctionType(own, function.__globals__, function.__name__)  # each step makes one that does the same
         for x in given:

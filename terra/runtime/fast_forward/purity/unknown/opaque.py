@@ -16,11 +16,11 @@ from terra.frameworks import effect_free_calls
 from terra.runtime.fast_forward.purity.facts.bytecode import is_called_next, is_dropped
 from terra.runtime.fast_forward.purity.facts.exceptions import is_plain_error
 from terra.runtime.fast_forward.purity.facts.program_code import callers_looked_up, is_refused, runs_program, where_it_stands
-from terra.runtime.fast_forward.purity.unknown.calling import Before, given_to, make_call, make_call_once
+from terra.runtime.fast_forward.purity.unknown.callbacks import portable
+from terra.runtime.fast_forward.purity.unknown.calling import Before, Clock, given_to, make_call, make_call_once
 from terra.runtime.fast_forward.purity.unknown.changed import ChangedContainers
-from terra.runtime.fast_forward.purity.unknown.clock import Clock
-from terra.runtime.fast_forward.purity.unknown.given import Given, HandedOn, comes_late
-from terra.runtime.fast_forward.purity.unknown.instances import Instances, looks_elsewhere
+from terra.runtime.fast_forward.purity.unknown.given import Given, HandedOn, Seen, comes_late, may_see
+from terra.runtime.fast_forward.purity.unknown.instances import Instances, place_of
 from terra.runtime.fast_forward.purity.unknown.steadiness import is_of_many, is_unsteady
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.effects import CONTENTS, changed_containers, space_of
@@ -49,7 +49,8 @@ class Opaque:
         self.containers = ChangedContainers(run.runner.program.changed_containers, self)
         self._last: tuple[int, CodeType, int] | None = None  # id of what the last call of the program's has given, and where that stands
         self._raising: int | None = None  # id of the exception that the last call has made
-        self.draws, self.handed_on = False, HandedOn()  # whether some draw random numbers; what they are given
+        self.draws, self.handed_on, self.seen = False, HandedOn(), Seen()  # whether some draw random numbers; what they are given; what they may have seen
+        self.files: list[tuple[weakref.ref, Any]] = []  # (weak reference, where it was opened) of those that were not closed by a call since: they are closed when they go, which would be later where the run is skipped
         self._known: dict[int, tuple[Any, int]] = {}  # id -> (a weak reference to an object that a call has given, or it itself; the call's number)
         self.unsteady: dict[int, Any] = run.deferred.unsteady  # id -> number or text that a call gives, another one each time
 
@@ -89,18 +90,9 @@ class Opaque:
         frame = frames.around_ours(sys._getframe(1))
         return self._last is not None and self._last[:2] == (id(it), frame.f_code) and is_called_next(frame.f_code, self._last[2], frame.f_lasti, instrumented)
 
-    def lets_set_again(self, owner: Any, name: Any, index: int) -> bool:
-        """Returns whether no call may have seen the effect on this place, of this number among those of the run, which is had later then."""
-        later = [call for call in self.calls if call.n_effects > index]
-        if not all(call.key != _place(owner, name) and (call.is_blind or looks_elsewhere(call, owner, name)) for call in later):
-            return False
-        for call in later:
-            call.n_effects -= 1
-        return True
-
     def clear(self) -> None:
         self.instances.conclude()
-        self.calls, self.handed_on = [], HandedOn()
+        self.calls, self.handed_on, self.files, self.seen = [], HandedOn(), [], Seen()
         self._known.clear()
         self.unsteady.clear()
 
@@ -133,8 +125,12 @@ class Opaque:
             form = self.instances.form(callee, args) or (run.library_code.attribute(*args) if callee is getattr and len(args) == 2 else run.library_code.called(callee))
             if form is not None:
                 return form(*args, **kwargs)
-            self._observe_next_time(callee, args)
-            self._refuse(reason)
+            given = portable(run, callee, args, kwargs)
+            if given is None:
+                self._observe_next_time(callee, args)
+                self._refuse(reason)
+            else:
+                args, kwargs = given
         level = callers_looked_up(callee, args, kwargs)
         if level > 1:
             self._refuse(f"{reason}, which looks at who has called its caller")
@@ -156,6 +152,8 @@ class Opaque:
             run.impure(f"{reason}, which may look at the exception that is handled")
             return make_call_once(callee, args, kwargs, caller, is_blind)
         before = Before(run, given, given_to(callee, args, kwargs), not keeps_guards and len(self.calls) < _MOST_CALLS // 20)  # a record does not hold behind others that change what was read before
+        if not is_blind and may_see(callee, (*args, *kwargs.values()), keeps_guards):
+            self.seen.note(run)
         outcome, clock, value, error = None if is_blind else outcomes.take(callee, (*args, *kwargs.values())), Clock(), None, None
         try:
             value = outcome.give() if outcome is not None else self._made(callee, args, kwargs, caller)
@@ -223,7 +221,10 @@ class Opaque:
         if (type(value) in TENSORS and not is_plain(value)) or (isinstance(value, np.ndarray) and not is_array) or composites.is_composite(type(value)):
             self._refuse(f"{reason}, which gives {'a tensor' if not isinstance(value, np.ndarray) else 'an array'}")
             return value
-        if (hasattr(type(value), "__del__") and type(value) not in (io.StringIO, io.BytesIO)) or isinstance(value, (Generator, Coroutine)):  # what is done then may be waited for, and a record that is tried holds it for a while
+        self.files = [(held, where) for held, where in self.files if (file := held()) is None or not file.closed]
+        if issubclass(type(value), io.IOBase):
+            self.files += [(weakref.ref(value), run.here())] * (type(value) not in (io.StringIO, io.BytesIO))
+        elif hasattr(type(value), "__del__") or issubclass(type(value), (Generator, Coroutine)):  # what is done then may be waited for, and a record that is tried holds it for a while
             self._refuse(f"{reason}, which gives something that does something in the end")
             return value
         if len(self.calls) >= _MOST_CALLS:
@@ -377,7 +378,7 @@ class Opaque:
             parts = self._parts(function, (owner, key), {})
         except Unskippable:
             return function(owner, key)
-        place, it = _place(owner, name), function(owner, key)
+        place, it = place_of(owner, name), function(owner, key)
         if place not in self._run.runner.program.looked_at or type(it) not in (str, bytes):
             self._run.runner.program.unsteady.add(place)
         if not is_value(it):
@@ -392,8 +393,3 @@ class Opaque:
 
     def leaves_by_error(self) -> None:
         self._run.impure("leaves a context by an exception")
-
-
-def _place(owner: Any, name: Any) -> tuple:
-    """Returns the key of a call that reads a number."""
-    return "reads", id(space_of(owner)), name

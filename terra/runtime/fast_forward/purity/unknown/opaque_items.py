@@ -1,12 +1,27 @@
 """The items of objects that unknown code gives, or of which nothing is known: each is given by a call of unknown code in turn."""
 
 import operator
+from types import GeneratorType
 from typing import Any, Iterator
 
+from terra.runtime.fast_forward.purity.facts.reach import is_apart
 from terra.runtime.fast_forward.sources.expectations import END
 from terra.runtime.fast_forward.sources.opaque_calls import following, iterator_of
+from terra.runtime.tensors.object_kinds import LASTING
 
 _ITERATES = "iterates over what unknown code gives"
+
+
+def goes_on(run: Any, it: Any) -> bool:
+    """Returns whether it is an iterator that a program goes on with from step to step."""
+    kind = type(it)
+    if run.reason is not None or (kind not in LASTING and kind is not GeneratorType) or run.born.has(it) or id(it) in run.given:
+        return False
+    if kind is GeneratorType:
+        if not is_apart((it,)):
+            return False
+        run.reads.asked(is_apart, (it,), True)
+    return True
 
 
 def items_of(opaque: Any, it: Any) -> Any:

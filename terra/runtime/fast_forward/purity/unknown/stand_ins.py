@@ -1,7 +1,7 @@
 """Stand-ins, in the observed form of a function, for objects while they are used: of which nothing is known, or that do it by methods of their own."""
 
 import operator
-from typing import Any
+from typing import Any, Callable
 
 from terra import ours
 
@@ -67,6 +67,18 @@ class OwnAttribute:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._terra_run.changes.assigned(self._terra_it, name), name, value)
+
+
+class SetByCall:
+    """Stands in for an object of which an attribute is set by a call, which is given the value."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable):
+        object.__setattr__(self, "_call", call)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._call(value)
 
 
 class OpaqueChange:
