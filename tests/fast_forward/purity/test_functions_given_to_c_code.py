@@ -36,6 +36,7 @@ class Held:
 
     def __init__(self):
         self.items, self.n, self.text, self.called, self.numbers, self.heap, self.w = [3, 1, 2], 0, "a1b2", [], numbers(), [], tf.Variable(2.0)
+        self.keys, self.same = [], None
         Ranked.asked, MOST[0] = 0, 3
         open(self.path, "w").close()
 
@@ -45,7 +46,7 @@ class Held:
 
     def look(self):
         with open(self.path) as file:
-            return self.items, self.n, self.text, self.called, [x.value for x in self.heap], Ranked.asked, file.read()
+            return self.items, self.n, self.text, self.called, [x.value for x in self.heap], Ranked.asked, file.read(), len(self.keys), self.same
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +141,37 @@ def test_what_they_look_at_changes():
         MOST[0] = 3 if k < 40 else 2
 
     harness.compare_steps(program(sorts_by_a_method, change=change, held=Held), whole=12, express=0, n=60)
+
+
+def registers_and_removes(h, x):
+    """It is one function, for all that it is given to and for the program."""
+    def key(v):
+        return -v + h.n % 2
+
+    h.keys.append(key)
+    h.items.sort(key=h.keys[-1])
+    h.same = (key in h.keys, h.keys[-1] is key)
+    h.keys.remove(key)
+    h.n += len(h.keys) + 1
+    return x
+
+
+def uses_it_twice(h, x):
+    def key(v):
+        return -v + h.n % 2
+
+    h.items.sort(key=key)
+    h.called = sorted([1, 2, 3], key=key)
+    h.items.sort(key=key, reverse=True)
+    h.n += 1
+    return x
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["in a layer", "in a step"])
+@pytest.mark.parametrize("body", [registers_and_removes, uses_it_twice])
+def test_it_is_one_function(body, inside):
+    step = harness.compare_steps(program(body, inside, held=Held), whole=0, express=0, n=60)
+    assert step.stats().coexecuted_steps >= 40
 
 
 def rebinds_what_it_holds(h, x):

@@ -6,12 +6,14 @@ made anew for each call: of the same code, with what its variables hold.
 
 import dis
 import functools
+import inspect
 import sys
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
 from terra.runtime.fast_forward.purity.facts.reach import is_apart
 from terra.runtime.fast_forward.sources.effects import CONTENTS
+from terra.runtime.fast_forward.sources.opaque_calls import Held
 from terra.runtime.interpreter import frames
 from terra.runtime.interpreter.profilers import unwatched
 from terra.runtime.tensors.comparing import Unskippable
@@ -20,22 +22,24 @@ from terra.transform import convert
 from terra.transform.source import codes_within
 
 _LOOKS_UP = frozenset([getattr, hasattr, setattr, delattr, object.__setattr__, object.__getattribute__])  # what these run is told from the class
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_makers: "dict[tuple, _Maker]" = {}  # (id of the code, id of the global variables, name) -> what makes such functions, and holds these
 _STORES = frozenset(["STORE_DEREF", "DELETE_DEREF"])
 _JUMPS_BACK = frozenset(["JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE"])
 
 
-def portable(run: Any, callee: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-    """Returns the arguments of a call of C code, or of a function without a source, that may run functions of the program's: such arguments as do the same where the run is skipped. None if it is
-    other code, or they might not."""
+def may_call_back(run: Any, callee: Any, args: tuple, kwargs: dict) -> bool:
+    """Returns whether it is C code, or a function without a source, and what it is given, functions of the program's among it, does the same where the run is skipped."""
     roots = (callee, *args, *kwargs.values())
     if not _is_unknown(callee) or not is_apart(roots):
-        return None
+        return False
     try:
-        given = tuple([_portable(run, x) for x in args]), {name: _portable(run, x) for name, x in kwargs.items()}
+        for x in roots[1:]:
+            _note_functions(run, x)
     except Unskippable:
-        return None
+        return False
     run.reads.asked(is_apart, tuple([x for x in roots if type(x) not in PLAIN and run.opaque.number_of(x) is None]), True)
-    return given
+    return True
 
 
 def _is_unknown(callee: Any) -> bool:
@@ -48,37 +52,39 @@ def _is_unknown(callee: Any) -> bool:
     return isinstance(callee, type) and is_c_class(callee)
 
 
-def _portable(run: Any, it: Any) -> Any:
-    """Raises Unskippable."""
+def _note_functions(run: Any, it: Any) -> None:
+    """Notes the functions among what a call is given that the run has made. Raises Unskippable."""
     kind = type(it)
     if kind in (list, tuple, set, frozenset, dict):
         for x in it.values() if kind is dict else it:
-            if _portable(run, x) is not x:
-                raise Unskippable
-        return it
+            _note_functions(run, x)
+        return
     if kind is functools.partial:
         raise Unskippable
     function = it.__func__ if kind is MethodType else it
     if type(function) is not FunctionType:
-        return it
+        return
     if any(map(frames.looks_at_frames, codes_within(function.__code__))):
         raise Unskippable
-    return it if kind is MethodType or not run.born.has(it) else _made_anew(run, it)
-
-
-def _made_anew(run: Any, function: FunctionType) -> Any:
-    """Returns a function like one that the run has made. Raises Unskippable."""
-    own = convert.only_own_code(function.__code__)
-    if own is None or function.__kwdefaults__ or own.co_flags & 0x2A0:  # generators and coroutines
+    if kind is MethodType and run.born.has(function):
         raise Unskippable
-    cells, values = dict(zip(function.__code__.co_freevars, function.__closure__ or ())), []
+    if run.born.has(function) and run.opaque.number_of(function) is None:
+        _note_made(run, function)
+
+
+def _note_made(run: Any, function: FunctionType) -> None:
+    """Notes a call that makes a function like one that the run has made. Raises Unskippable."""
+    own = convert.only_own_code(function.__code__)
+    if own is None or function.__kwdefaults__ or own.co_flags & _SUSPENDED:
+        raise Unskippable
+    cells, parts = dict(zip(function.__code__.co_freevars, function.__closure__ or ())), [run.opaque.part(function.__defaults__)]
     code = _code_around(function.__code__) if cells else None
     for name in own.co_freevars:
         if any(i.opname in _STORES and i.argval == name for inner in codes_within(own) for i in dis.get_instructions(inner)):
             raise Unskippable
-        values.append(_held(run, code, name, cells.get(name)))
-    made = _Maker(own, function.__globals__, function.__name__)
-    return run.opaque.make(made, (function.__defaults__, *values), {}, "makes a function", as_a_whole=True) if values or function.__defaults__ else made(None)
+        parts.append(run.opaque.part(_held(run, code, name, cells.get(name))))
+    maker = _maker(own, function.__globals__, function.__name__)
+    run.opaque.note(maker, (Held(maker), parts, {}), function, ("function", id(own)), None, False, True, "makes a function")
 
 
 def _code_around(code: CodeType) -> CodeType:
@@ -113,6 +119,13 @@ def _may_be_set_again(code: CodeType, name: str) -> bool:
     instructions = list(dis.get_instructions(code))
     places = [i.offset for i in instructions if i.opname in _STORES and i.argval == name]
     return len(places) > 1 or any(i.opname in _JUMPS_BACK and i.argval <= place <= i.offset for place in places for i in instructions)
+
+
+def _maker(code: CodeType, space: dict, name: str) -> "_Maker":
+    """Returns the same one for the same code."""
+    if len(_makers) > 1000:
+        _makers.clear()
+    return _makers.setdefault((id(code), id(space), name), _Maker(code, space, name))
 
 
 class _Maker:

@@ -13,10 +13,12 @@ import numpy as np
 
 from terra import ours
 from terra.frameworks import effect_free_calls
+from terra.location import location
+from terra.location.null_observer import NULL_OBSERVER
 from terra.runtime.fast_forward.purity.facts.bytecode import is_called_next, is_dropped
 from terra.runtime.fast_forward.purity.facts.exceptions import is_plain_error
 from terra.runtime.fast_forward.purity.facts.program_code import callers_looked_up, is_refused, runs_program, where_it_stands
-from terra.runtime.fast_forward.purity.unknown.callbacks import portable
+from terra.runtime.fast_forward.purity.unknown.callbacks import may_call_back
 from terra.runtime.fast_forward.purity.unknown.calling import Before, Clock, given_to, make_call, make_call_once
 from terra.runtime.fast_forward.purity.unknown.changed import ChangedContainers
 from terra.runtime.fast_forward.purity.unknown.given import Given, HandedOn, Seen, comes_late, may_see
@@ -118,19 +120,17 @@ class Opaque:
     @ours.calling
     def make(self, callee: Any, args: tuple, kwargs: dict, reason: str, frame: Any = None, as_a_whole: bool = False, key: Any = None) -> Any:
         """Makes a call, and notes it; `frame`: that of the code which makes it, if that is the program's; `as_a_whole`: even if it may know of the program."""
-        run, is_blind = self._run, effect_free_calls.is_blind(callee, args, kwargs)
+        run, is_blind, calls_back = self._run, effect_free_calls.is_blind(callee, args, kwargs), False
         if run.reason is None and is_refused(callee):
             self._refuse(reason)
         if run.reason is None and not is_blind and not as_a_whole and (self._is_to_be_observed(callee) or runs_program(callee, (*args, *kwargs.values()))):
             form = self.instances.form(callee, args) or (run.library_code.attribute(*args) if callee is getattr and len(args) == 2 else run.library_code.called(callee))
             if form is not None:
                 return form(*args, **kwargs)
-            given = portable(run, callee, args, kwargs)
-            if given is None:
+            calls_back = may_call_back(run, callee, args, kwargs)
+            if not calls_back:
                 self._observe_next_time(callee, args)
                 self._refuse(reason)
-            else:
-                args, kwargs = given
         level = callers_looked_up(callee, args, kwargs)
         if level > 1:
             self._refuse(f"{reason}, which looks at who has called its caller")
@@ -156,7 +156,7 @@ class Opaque:
             self.seen.note(run)
         outcome, clock, value, error = None if is_blind else outcomes.take(callee, (*args, *kwargs.values())), Clock(), None, None
         try:
-            value = outcome.give() if outcome is not None else self._made(callee, args, kwargs, caller)
+            value = outcome.give() if outcome is not None else self._made(callee, args, kwargs, caller, calls_back)
         except Exception as raised:
             if not is_plain_error(raised):
                 self._refuse(f"{reason}, which raises")
@@ -184,12 +184,17 @@ class Opaque:
             del error  # which holds the frame
 
     @ours.calling
-    def _made(self, callee: Any, args: tuple, kwargs: dict, caller: Caller | None) -> Any:
-        self._run.is_inside_opaque, before = True, random_state()  # code of the program's that it calls is made to run again with it
+    def _made(self, callee: Any, args: tuple, kwargs: dict, caller: Caller | None, calls_back: bool) -> Any:
+        run, before = self._run, random_state()
+        observers, run.is_inside_opaque = (location.tls.observer, run.runner.observer), True  # code of the program's that it calls is made to run again with it
+        if calls_back:
+            location.tls.observer, run.runner.observer = NULL_OBSERVER, None
         try:
             return make_call(callee, args, kwargs, caller)
         finally:
-            self._run.is_inside_opaque = False
+            if calls_back:
+                location.tls.observer, run.runner.observer = observers
+            run.is_inside_opaque = False
             self.note_draws(before)
 
     def _is_to_be_observed(self, callee: Any) -> bool:
