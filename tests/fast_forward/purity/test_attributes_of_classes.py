@@ -84,7 +84,7 @@ def switches(h, x):
     return x if Part.last is None else -x
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("inside", [True, False], ids=["in a layer", "in a step"])
 @pytest.mark.parametrize("body", [counts, counts_by_its_type, counts_and_looks, looks_through_the_object, counts_in_a_class_method, sets_in_a_derived_class, makes_one, averages])
 def test_they_are_set_in_each_step(body, inside):

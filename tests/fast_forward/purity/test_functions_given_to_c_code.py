@@ -128,7 +128,7 @@ def closes_a_file(h, x):
     return x
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("inside", [True, False], ids=["in a layer", "in a step"])
 @pytest.mark.parametrize("body", [sorts_by_a_lambda, sorts_by_a_method, replaces_in_a_text, replaces_with_what_it_holds, has_a_default, takes_the_least, goes_on_with_a_generator,
                                   scales_by_a_generator, writes_a_file, reads_a_file, closes_a_file, reduces, compares_by_special_methods])

@@ -140,7 +140,7 @@ PROGRAMS = [marks_what_it_does, counts_twice, counts_in_two_methods, prints_in_b
             depends_on_what_it_is_told]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("inside", [True, False], ids=["in a layer", "in a step"])
 @pytest.mark.parametrize("body", PROGRAMS)
 def test_calls_in_between_find_what_was_set_by_then(body, inside):
