@@ -72,6 +72,14 @@ def trains(model, optimizer, loss_of):
     return step
 
 
+def around(layer, x, y):
+    """(a Keras model with this layer between dense ones, a step that trains it on these examples)"""
+    model = keras.Sequential([keras.layers.Dense(6, "tanh"), layer, keras.layers.Dense(6)])
+    model.build((None, 6))
+    train = trains(model, keras.optimizers.SGD(0.01), lambda p: tf.reduce_mean(tf.square(y - p)))
+    return model, lambda: train(x)
+
+
 def compiled(model, run_eagerly, **how):
     """Compiles a Keras model, eagerly or co-executed: returns what `terra.compile` does, and examples for `fit`."""
     examples = tf.concat(DATA, 0)

@@ -11,7 +11,6 @@ observed again a few times, further and further apart: a step that prints at eve
 import contextlib
 import dis
 import functools
-import inspect
 import weakref
 from operator import is_
 from types import FunctionType, MethodType
@@ -26,6 +25,7 @@ from terra.runtime.fast_forward.cache.arguments import describe_within
 from terra.runtime.fast_forward.cache.replay_record import apply_record
 from terra.runtime.fast_forward.cache.call_records import FELL_BACK, MISSED, Inputs
 from terra.runtime.fast_forward.guards import guard_set
+from terra.runtime.fast_forward.purity.facts.bytecode import SUSPENDED
 from terra.runtime.fast_forward.sites import skipping, user_layers
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
@@ -56,7 +56,7 @@ def run_step(step, function, args, kwargs):
         return function(*args, **kwargs)
     if type(function) is MethodType:
         function, args = function.__func__, (function.__self__, *args)
-    if type(function) is not FunctionType or function.__code__.co_flags & _SUSPENDED:
+    if type(function) is not FunctionType or function.__code__.co_flags & SUSPENDED:
         return function(*args, **kwargs)
     return _attempt(runner, function, function, args, kwargs, function, 1)
 
@@ -120,7 +120,7 @@ def of_function(there, callee, form):
         function = form.__func__
     else:
         return form
-    if type(function) is not FunctionType or function.__closure__ is not None or function.__code__.co_flags & _SUSPENDED \
+    if type(function) is not FunctionType or function.__closure__ is not None or function.__code__.co_flags & SUSPENDED \
             or frames.looks_at_frames(function.__code__) or _lets_go(function.__code__):
         return form  # a closure may be made anew at each step
     made = _wrap(function)
@@ -129,7 +129,6 @@ def of_function(there, callee, form):
     return made if type(callee) is FunctionType else MethodType(made, form.__self__)
 
 
-_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # functions whose code does not run when they are called
 _DELETES, _STORES = frozenset(["DELETE_FAST", "DELETE_DEREF"]), frozenset(["STORE_FAST", "STORE_DEREF"])
 
 

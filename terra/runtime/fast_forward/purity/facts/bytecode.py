@@ -2,12 +2,14 @@
 
 import bisect
 import dis
+import inspect
 from types import CodeType, FunctionType
 from typing import Iterator
 
 from terra.runtime.tensors.object_kinds import is_frameworks_function
 from terra.transform import convert, policy
 
+SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # functions whose code does not run when they are called
 _BUILTINS = frozenset(["bool", "dict", "float", "int", "isinstance", "len", "list", "str", "tuple"])
 _MOVES = frozenset(["FOR_ITER", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "MAKE_FUNCTION", "YIELD_VALUE"])
 _getters = {}  # id of a code object -> (it, whether it has no loop and calls nothing else)

@@ -62,8 +62,7 @@ def runs_program(callee: Any, args: tuple) -> bool:
         return any(map(may_be_run, (*(args[0] if type(args[0]) is dict else ()), *args[1:])))
     function = getattr(callee, "__func__", callee)
     if type(function) is FunctionType:
-        if not is_frameworks_function(function) and (policy.may_know_program(function) or any(
-                cell != _EMPTY and may_be_run(cell.cell_contents) for cell in function.__closure__ or ())):
+        if not is_frameworks_function(function) and (policy.may_know_program(function) or any(map(may_be_run, held_by(function)))):
             return True
     elif isinstance(callee, type):
         if is_programs_class(callee) and not (issubclass(callee, BaseException) and callee.__init__ is Exception.__init__):
@@ -72,6 +71,11 @@ def runs_program(callee: Any, args: tuple) -> bool:
             is_programs_class(type(callee)) or (isinstance(callee, np.ufunc) and getattr(np, callee.__name__, None) is not callee)):
         return True
     return any(map(may_be_run, args))
+
+
+def held_by(function: FunctionType) -> list:
+    """Lists what the variables hold that a function has from functions around."""
+    return [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
 
 
 def may_be_run(it: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Iterable
 import numpy as np
 
 from terra.runtime.fast_forward.purity.facts.attribute_lookup import attributes_of
-from terra.runtime.fast_forward.purity.facts.program_code import is_programs_class, is_refused
+from terra.runtime.fast_forward.purity.facts.program_code import held_by, is_programs_class, is_refused
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_c_class, is_frameworks_function, is_librarys
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
@@ -124,7 +124,7 @@ class _Search:
             return
         for code in convert.own_codes(function.__code__) or [function.__code__]:
             self._add_code(code, function.__globals__)
-        self._add_all([cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY])
+        self._add_all(held_by(function))
         self._add_all((function.__defaults__, function.__kwdefaults__))
 
     def _add_code(self, code: CodeType, space: dict) -> None:
@@ -176,15 +176,15 @@ class _Search:
         for cls in type(owner).__mro__ if held is None else ():
             for name in self._names.intersection(vars(cls)):
                 if type(slot := vars(cls)[name]) is MemberDescriptorType and is_programs_class(cls):
-                    self.add(slot.__get__(owner) if _is_set(slot, owner) else None)
+                    self.add(_held_in(slot, owner))
 
 
-def _is_set(slot: Any, owner: Any) -> bool:
+def _held_in(slot: Any, owner: Any) -> Any:
+    """Returns what a slot holds; None if it is not set."""
     try:
-        slot.__get__(owner)
+        return slot.__get__(owner)
     except AttributeError:
-        return False
-    return True
+        return None
 
 
 @functools.lru_cache(1000)
@@ -198,5 +198,3 @@ def _asked_for(code: CodeType) -> tuple[tuple, frozenset[str], tuple]:
         raise _Reached
     return tuple(names.items()), attributes, tuple([name for op, name, _ in found if op == "IMPORT_NAME"])
 
-
-_EMPTY = type((lambda it: lambda: it)(0).__closure__[0])()

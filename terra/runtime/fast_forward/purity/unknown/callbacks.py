@@ -6,11 +6,11 @@ made anew for each call: of the same code, with what its variables hold.
 
 import dis
 import functools
-import inspect
 import sys
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
+from terra.runtime.fast_forward.purity.facts.bytecode import SUSPENDED
 from terra.runtime.fast_forward.purity.facts.reach import is_apart
 from terra.runtime.fast_forward.sources.effects import CONTENTS
 from terra.runtime.fast_forward.sources.opaque_calls import Held
@@ -22,7 +22,6 @@ from terra.transform import convert
 from terra.transform.source import codes_within
 
 _LOOKS_UP = frozenset([getattr, hasattr, setattr, delattr, object.__setattr__, object.__getattribute__])  # what these run is told from the class
-_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _makers: "dict[tuple, _Maker]" = {}  # (id of the code, id of the global variables, name) -> what makes such functions, and holds these
 _STORES = frozenset(["STORE_DEREF", "DELETE_DEREF"])
 _JUMPS_BACK = frozenset(["JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE"])
@@ -75,7 +74,7 @@ def _note_functions(run: Any, it: Any) -> None:
 def _note_made(run: Any, function: FunctionType) -> None:
     """Notes a call that makes a function like one that the run has made. Raises Unskippable."""
     own = convert.only_own_code(function.__code__)
-    if own is None or function.__kwdefaults__ or own.co_flags & _SUSPENDED:
+    if own is None or function.__kwdefaults__ or own.co_flags & SUSPENDED:
         raise Unskippable
     cells, parts = dict(zip(function.__code__.co_freevars, function.__closure__ or ())), [run.opaque.part(function.__defaults__)]
     code = _code_around(function.__code__) if cells else None
